@@ -1,0 +1,104 @@
+"""Sample, Microbatch, StepReport: what the training mill passes along. Arrays are numpy, so that no torch is needed here."""
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Record
+from .episodes import VersionRun
+
+I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
+
+
+class Sample(Record):
+    """One trainable token sequence of N ids. Made by batch, used by batch.pack. All per-token arrays have length N.
+
+    Position i speaks of token i: mask[i] says that token i was sampled by the model, logprobs[i] is the engine's
+    log-probability of token i given tokens < i (0 where mask is off).
+    Example: token_ids [1, 2, 9, 3], mask [F, F, T, T], logprobs [0, 0, -.1, -.7], advantages [0, 0, .5, .5].
+    """
+
+    episode_id: str
+    segment: int
+    token_ids: I64
+    mask: Bool
+    logprobs: F32
+    advantages: F32
+    versions: I64
+    """weight version that sampled token i; -1 where mask is off"""
+    ref_logprobs: F32 | None = None
+    """None = no KL to a reference"""
+    weights: F32 | None = None
+    """None = 1 everywhere"""
+    experts: npt.NDArray[np.uint16] | None = None
+    """[N - 1, layers, top_k]; None = no router replay"""
+    version_runs: tuple[VersionRun, ...] = ()
+
+
+class Microbatch(Record):
+    """Packed samples, one row of T tokens cut into segments. Made by batch.pack, used by train.step.
+
+    Example: two samples of 4 and 3 ids: segment_lens (4, 3), positions [0,1,2,3,0,1,2], T = 7.
+    """
+
+    token_ids: I64
+    positions: I64
+    segment_lens: tuple[int, ...]
+    mask: Bool
+    logprobs: F32
+    advantages: F32
+    weights: F32
+    versions: I64
+    sample_ids: tuple[str, ...]
+    denominator: float
+    """what the summed loss of the whole step is divided by; the same in every microbatch of a step"""
+    experts: npt.NDArray[np.int32] | None = None
+    """[T, layers, top_k]; -1 = choose freely (last position of a segment, or no replay)"""
+
+
+class Mismatch(Record):
+    """Trainer against engine log-probabilities over a set of sampled tokens; d = trainer - engine."""
+
+    tokens: int = 0
+    k1: float = 0.0
+    """mean of -d: estimates KL(engine || trainer)"""
+    k3: float = 0.0
+    """mean of exp(d) - 1 - d"""
+    max_ratio: float = 1.0
+    max_abs: float = 0.0
+    ess: float = 1.0
+    """effective sample size of the ratios as a fraction"""
+
+
+class StepReport(Record):
+    """Made by train, read by metrics, board and gate."""
+
+    step: int
+    version: int
+    source: str
+    samples: int
+    tokens: int
+    """tokens that carried loss"""
+    loss: dict[str, float]
+    grad_norm: float
+    lr: float
+    seconds: dict[str, float]
+    """phase -> seconds; "wait" = the trainer had nothing to train on"""
+    reward: float | None = None
+    groups: int = 0
+    varied_frac: float = 0.0
+    """share of groups whose rewards were not all equal"""
+    fresh: Mismatch = Mismatch()
+    """tokens sampled at this very version: numerics only"""
+    stale: Mismatch = Mismatch()
+    """older tokens: numerics and staleness"""
+    clipped_frac: float = 0.0
+    replayed_frac: float = 0.0
+    """share of (position, layer) whose recorded experts were used"""
+    refused_frac: float = 0.0
+    """share that the plausibility filter replaced"""
+    staleness: dict[int, int] = {}
+    """age in versions -> sampled tokens"""
+    dropped: dict[str, int] = {}
+    slots: tuple[int, ...] = ()

@@ -1,0 +1,113 @@
+"""Task: what an episode attempts. Made by data (curated) and online, used by rollout."""
+
+from enum import Enum
+from typing import Any
+
+from .base import Record, Ref
+
+
+class ToolCall(Record):
+    """One call of one tool, as parsed from sampled ids. `arguments` are already typed by the tool's schema."""
+
+    name: str
+    arguments: dict[str, Any] = {}
+
+
+class Message(Record):
+    """One chat message. Example: Message(role="user", content="Fix main.py.")."""
+
+    role: str
+    """system, user, assistant or tool"""
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class ToolSpec(Record):
+    """A tool as the model sees it. `parameters` maps name -> "string" | "integer", in call order."""
+
+    name: str
+    description: str
+    parameters: dict[str, str] = {}
+
+
+class MachineSpec(Record):
+    """What machine a task needs. Nothing here is silently downgraded: a backend that cannot give it refuses."""
+
+    files: dict[str, str] = {}
+    """workspace-relative path -> text, laid out before the first turn"""
+    snapshot: Ref | None = None
+    """a tar.zst unpacked below `files`; None = the workspace starts empty"""
+    memory_bytes: int = 512 * 2**20
+    disk_bytes: int = 64 * 2**20
+    processes: int = 64
+    network: bool = False
+    services: tuple[str, ...] = ()
+
+
+class Budget(Record):
+    """What one attempt may use. An attempt that exhausts it is a valid, graded attempt."""
+
+    turns: int = 8
+    sampled_tokens: int = 256
+    context_tokens: int = 1024
+    """largest context the harness will send to the engine, prompt included"""
+    wall_s: float = 60.0
+    """0 = no deadline (deterministic runs)"""
+
+
+class GraderKind(Enum):
+    CASES = "cases"
+    """calls and expected values, compared outside the candidate's process"""
+    SCRIPT = "script"
+    """a Python test program: per-test records and a closing sentinel over a private channel"""
+    COMMAND = "command"
+    """Harbor style: a command whose verdict is read from a channel made after the agent is gone"""
+
+
+class Case(Record):
+    """One graded call. Example: Case(id="t0", module="main", call="add(2, 3)", expect="5")."""
+
+    id: str
+    module: str
+    call: str
+    """a Python expression evaluated in the module's namespace"""
+    expect: str
+    """repr() of the right value"""
+
+
+class Grader(Record):
+    """How an episode's final state is scored, in a fresh machine. The agent never sees this record."""
+
+    kind: GraderKind
+    cases: tuple[Case, ...] = ()
+    files: dict[str, str] = {}
+    """hidden test files laid over the candidate's workspace"""
+    command: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ("**/*.py",)
+    """globs of the paths that are carried over from the agent's machine; everything else comes from the pristine task"""
+    deny: tuple[str, ...] = ("test_*.py", "**/test_*.py", "conftest.py", "**/conftest.py")
+    timeout_s: float = 10.0
+
+
+class Origin(Enum):
+    CURATED = "curated"
+    ONLINE = "online"
+
+
+class Task(Record):
+    """What one group attempts. `id` is stable across machines and processes: a pure function of task set and seed.
+
+    Example: Task(id="tinyrepo/0/train/17", taskset="tinyrepo", messages=(Message(role="user", content="Fix main.py..."),), ...)
+    """
+
+    id: str
+    taskset: str
+    messages: tuple[Message, ...]
+    machine: MachineSpec
+    tools: tuple[str, ...]
+    budget: Budget
+    grader: Grader
+    public_cases: tuple[Case, ...] = ()
+    """what the agent's own `test` tool runs; empty = the tool runs the workspace's own tests"""
+    origin: Origin = Origin.CURATED
+    tags: tuple[str, ...] = ()
