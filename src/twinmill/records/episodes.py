@@ -179,6 +179,8 @@ class Admit(Record):
     version: int
     """the weight version that the cluster's engine served at the start"""
     admitted_at: float = 0.0
+    lane_from: int = 0
+    """no attempt at this slot lies before this index of the cluster's lane; filled in by the log"""
 
 
 class DropReason(Enum):

@@ -1,0 +1,410 @@
+"""Keys -> bytes, in a local folder, in memory or in a bucket: the one door to durable storage.
+
+A key is a path of non-empty segments ("episodes/admit/0000000003"). An object is visible whole or not at all,
+and `put_new` (create-if-absent) is atomic everywhere: everything above is built on that one primitive, because
+compare-and-swap does not exist on a local folder.
+
+`crash_points` is the hook of the crash tests: it is called before and after every named write, so that a test
+can end the process at each of them.
+
+Not covered: using one Blobs on both sides of an os.fork() (the client has threads; start processes by exec); a
+local folder on a file system that hangs (a bucket that hangs is noticed within the deadline).
+"""
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import obstore
+from blake3 import blake3
+from msgspec import Struct, structs
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
+
+from twinmill.records.base import Ref
+
+from .errors import Corrupt, NotFound, StoreFull, StoreRefused, StoreUnavailable
+
+NAMED_WRITES = (
+    "blob.ref",
+    "lane.append",
+    "cursor.save",
+    "ledger.admit",
+    "ledger.close",
+    "weights.object",
+    "weights.manifest",
+    "checkpoint.save",
+)
+"""Every write that a crash test must be able to die at. Other rooms wrap theirs in `named_write` too."""
+
+
+def _no_crash(point: str) -> None:
+    """The default: nothing happens."""
+
+
+crash_points: Callable[[str], None] = _no_crash
+"""Set by tests: called with "<name>:before" and "<name>:after" around every named write."""
+
+
+@contextmanager
+def named_write(name: str) -> Iterator[None]:
+    """Mark a write as a place where a process may die. `name` is one of NAMED_WRITES."""
+    if name not in NAMED_WRITES:
+        raise ValueError(
+            f"write {name!r} is not in NAMED_WRITES, so no crash test would ever die at it; add it there"
+        )
+    crash_points(f"{name}:before")
+    yield
+    crash_points(f"{name}:after")
+
+
+class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the two logs and everything big live."""
+
+    url: str = ""
+    """file:///dir, a plain path, memory://, s3://bucket/prefix, gs://..., az://...; "" = the run's own store/"""
+    deadline_s: float = 30.0
+    """seconds of silence from a bucket, retries included, after which it counts as lost"""
+    transfer_s: float = 600.0
+    """longest time in seconds that one request may take while bytes still flow"""
+    endpoint: str = ""
+    """URL of an S3-compatible server; "" = AWS. http:// is allowed only when spelled here"""
+    region: str = ""
+    """"" = the client's own environment, else us-east-1"""
+    access_key_id: str = ""
+    """"" = the client's own chain: environment, then the machine's role. Keep keys there: configs are recorded"""
+    secret_access_key: str = ""
+    fsync: bool = False
+    """local folder only: flush object and folder to the disk before a write returns (survives power loss)"""
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    """BLAKE3 as hex: the one digest of objects."""
+    return blake3(data).hexdigest()
+
+
+class Blobs(Protocol):
+    """The keys of one store. Made by `open_blobs`; `Mirror` in publish is one that reads through."""
+
+    url: str
+
+    def get(self, key: str) -> bytes:
+        """All bytes at `key`. NotFound when there is none."""
+        ...
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Exactly bytes [offset, offset + length). Corrupt when the object ends earlier."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write over whatever is there."""
+        ...
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Create; False if there is an object already (then nothing changes)."""
+        ...
+
+    def claim(self, key: str, data: bytes) -> bool:
+        """Create, idempotently: True exactly when `key` holds these very bytes afterwards.
+
+        Differs from `put_new` when a lost answer made the client, or a crash made the caller, write twice.
+        """
+        ...
+
+    def exists(self, key: str) -> bool: ...
+
+    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        """Keys below the folder `prefix` ("" = all), sorted; only those > `after`."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove; nothing happens when there is no object."""
+        ...
+
+    def put_ref(self, prefix: str, data: bytes, *, point: str = "blob.ref") -> Ref:
+        """Store by content at prefix/<digest>. Writing it again heals a damaged copy."""
+        ...
+
+    def get_ref(self, ref: Ref) -> bytes:
+        """The bytes of `ref`, length and digest verified (Corrupt)."""
+        ...
+
+    def sweep(self, older_s: float = 3600.0) -> int:
+        """Remove what killed writers left behind: staging files older than `older_s`; returns how many."""
+        ...
+
+
+_KEY = re.compile(r"[^/\x00-\x1f\x7f]+(?:/[^/\x00-\x1f\x7f]+)*")
+_STAGING = re.compile(r"#\d+$")
+_FULL = ("os error 28", "os error 122", "os error 27")
+"""no space left on device, disk quota exceeded, file too large"""
+
+
+def check_key(key: str) -> None:
+    """Refuse keys that some backend could not hold or would hold elsewhere."""
+    if not _KEY.fullmatch(key) or _STAGING.search(key) or {".", ".."} & set(key.split("/")):
+        raise StoreRefused(
+            f"{key!r} is no key: want non-empty segments joined by '/', none of them '.' or '..', "
+            "no control characters, no ending in '#' and digits (those are staging files)"
+        )
+
+
+class ObjectBlobs:
+    """Blobs over obstore. `root` is the local folder, None for memory and buckets."""
+
+    def __init__(self, store: ObjectStore, url: str, config: StoreConfig, root: Path | None = None) -> None:
+        self.url = url
+        self.root = root
+        self._store = store
+        self._config = config
+
+    def __repr__(self) -> str:
+        return f"Blobs({self.url!r})"
+
+    def get(self, key: str) -> bytes:
+        with self._errors("read", key):
+            return bytes(obstore.get(self._store, key).bytes())
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        if offset < 0 or length < 0:
+            raise ValueError(f"range of {key!r}: offset {offset}, length {length}; both must be >= 0")
+        if length == 0:
+            return b""
+        with self._errors("read", key):
+            data = bytes(obstore.get_range(self._store, key, start=offset, length=length))
+        if len(data) != length:
+            raise Corrupt(
+                key, f"wanted bytes {offset} to {offset + length}, the object ends at {offset + len(data)}"
+            )
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._errors("write", key):
+            if self._fsync_here():
+                self._put_synced(key, data, create=False)
+            else:
+                obstore.put(self._store, key, data)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        try:
+            with self._errors("write", key):
+                if self._fsync_here():
+                    self._put_synced(key, data, create=True)
+                else:
+                    obstore.put(self._store, key, data, mode="create")
+        except (AlreadyExistsError, FileExistsError):
+            return False
+        return True
+
+    def claim(self, key: str, data: bytes) -> bool:
+        return self.put_new(key, data) or self.get(key) == data
+
+    def exists(self, key: str) -> bool:
+        try:
+            with self._errors("look up", key):
+                obstore.head(self._store, key)
+        except NotFound:
+            return False
+        return True
+
+    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        with self._errors("list", prefix or "(everything)", checked=bool(prefix)):
+            pages = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=1000)
+            keys = [str(entry["path"]) for page in pages for entry in page]
+        return sorted(key for key in keys if key > after)
+
+    def delete(self, key: str) -> None:
+        try:
+            with self._errors("delete", key):
+                obstore.delete(self._store, key)
+        except NotFound:
+            pass
+
+    def put_ref(self, prefix: str, data: bytes, *, point: str = "blob.ref") -> Ref:
+        digest = digest_of(data)
+        ref = Ref(key=f"{prefix}/{digest}", digest=digest, bytes=len(data))
+        with named_write(point):
+            self.put(ref.key, data)
+        return ref
+
+    def get_ref(self, ref: Ref) -> bytes:
+        data = self.get(ref.key)
+        verify_ref(ref, data)
+        return data
+
+    def sweep(self, older_s: float = 3600.0) -> int:
+        if self.root is None:
+            return 0
+        limit, removed = time.time() - older_s, 0
+        for folder, _, names in os.walk(self.root):
+            for name in filter(_STAGING.search, names):
+                path = os.path.join(folder, name)
+                try:
+                    if os.stat(path).st_mtime <= limit:
+                        os.unlink(path)
+                        removed += 1
+                except FileNotFoundError:
+                    continue  # its writer was alive after all and has just finished
+        return removed
+
+    def _fsync_here(self) -> bool:
+        return self._config.fsync and self.root is not None
+
+    _staged = itertools.count()
+
+    def _put_synced(self, key: str, data: bytes, *, create: bool) -> None:
+        """Stage, flush, then make visible, then flush the folder: no power loss shows a torn object."""
+        assert self.root is not None
+        target = self.root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = f"{target}#{os.getpid()}{next(self._staged):09d}"
+        try:
+            with open(staging, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            (os.link if create else os.replace)(staging, target)
+        finally:
+            Path(staging).unlink(missing_ok=True)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def _errors(self, doing: str, key: str, *, checked: bool = True) -> Iterator[None]:
+        """Translate the client's errors into ours. AlreadyExistsError passes."""
+        if checked:
+            check_key(key)
+        where = f"could not {doing} {key!r} in {self.url}"
+        try:
+            yield
+        except (AlreadyExistsError, FileExistsError):
+            raise
+        except FileNotFoundError as error:
+            raise NotFound(key, self.url) from error
+        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
+            raise StoreRefused(f"{where}: {_first_line(error)}; check credentials and rights") from error
+        except (BaseError, OSError) as error:
+            text = str(error)
+            if any(code in text for code in _FULL) or getattr(error, "errno", None) in (27, 28, 122):
+                raise StoreFull(
+                    f"{where}: no room left ({_first_line(error)}); free some and resume the run"
+                ) from error
+            raise StoreUnavailable(
+                f"{where} within its deadline of {self._config.deadline_s:g} s: {_first_line(error)}; "
+                "check that the store is up and reachable, then resume the run"
+            ) from error
+        except ValueError as error:
+            raise StoreRefused(f"{where}: {_first_line(error)}") from error
+
+
+def verify_ref(ref: Ref, data: bytes) -> None:
+    """Corrupt, naming the key, unless `data` is what `ref` promises."""
+    if len(data) != ref.bytes:
+        raise Corrupt(ref.key, f"{len(data)} bytes, {ref.bytes} were written")
+    if digest_of(data) != ref.digest:
+        raise Corrupt(ref.key, f"digest {digest_of(data)[:16]}, {ref.digest[:16]} was written")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _client(config: StoreConfig) -> dict[str, Any]:
+    """Bounds for a bucket's client: a try may be silent for half the deadline, and none starts later than that."""
+    half = timedelta(seconds=config.deadline_s / 2)
+    return {
+        "client_options": {
+            "connect_timeout": min(half, timedelta(seconds=5)),
+            "read_timeout": half,
+            "timeout": timedelta(seconds=max(config.transfer_s, config.deadline_s / 2)),
+            "allow_http": config.endpoint.startswith("http://"),
+        },
+        "retry_config": {
+            "max_retries": 10,
+            "retry_timeout": half,
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": min(half / 4, timedelta(seconds=2)),
+                "base": 2,
+            },
+        },
+    }
+
+
+def _open_local(url: str, config: StoreConfig) -> ObjectBlobs:
+    root = Path(urlsplit(url).path if url.startswith("file://") else url).expanduser().absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreRefused(f"cannot make the store folder {root}: {error}") from error
+    return ObjectBlobs(LocalStore(root), f"file://{root}", config, root)
+
+
+def _open_memory(url: str, config: StoreConfig) -> ObjectBlobs:
+    return ObjectBlobs(MemoryStore(), url, config)
+
+
+def _open_s3(url: str, config: StoreConfig) -> ObjectBlobs:
+    keys = {
+        "endpoint": config.endpoint,
+        "region": config.region,
+        "access_key_id": config.access_key_id,
+        "secret_access_key": config.secret_access_key,
+    }
+    parts = urlsplit(url)
+    if not parts.netloc:
+        raise StoreRefused(f"store {url!r} names no bucket; want s3://bucket/prefix")
+    given = {name: value for name, value in keys.items() if value}
+    store = S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **given, **_client(config))  # type: ignore[arg-type]
+    return ObjectBlobs(store, url, config)
+
+
+def _open_other_bucket(url: str, config: StoreConfig) -> ObjectBlobs:
+    given = [
+        name for name in ("endpoint", "region", "access_key_id", "secret_access_key") if getattr(config, name)
+    ]
+    if given:
+        raise StoreRefused(
+            f"store {url!r}: {', '.join(given)} is for s3:// only; set this cloud's own environment"
+        )
+    return ObjectBlobs(from_url(url, **_client(config)), url, config)
+
+
+_SCHEMES: dict[str, Callable[[str, StoreConfig], ObjectBlobs]] = {
+    "": _open_local,
+    "file": _open_local,
+    "memory": _open_memory,
+    "s3": _open_s3,
+    "gs": _open_other_bucket,
+    "az": _open_other_bucket,
+}
+
+
+def open_blobs(
+    url: str, *, deadline_s: float | None = None, config: StoreConfig | None = None
+) -> ObjectBlobs:
+    """Open the store at `url`; nothing is read or written yet, except that a local folder is made.
+
+    deadline_s overrides config.deadline_s. `memory://` is a fresh, private store each time: share the object.
+    """
+    config = config or StoreConfig()
+    if deadline_s is not None:
+        config = structs.replace(config, deadline_s=deadline_s)
+    if config.deadline_s <= 0:
+        raise StoreRefused(f"store.deadline_s is {config.deadline_s}; want seconds > 0")
+    scheme = urlsplit(url).scheme
+    if scheme not in _SCHEMES:
+        raise StoreRefused(
+            f"store {url!r}: unknown scheme {scheme!r}; want one of {', '.join(filter(None, _SCHEMES))}"
+        )
+    return _SCHEMES[scheme](url, config)
