@@ -1,14 +1,14 @@
 """Keys -> bytes, in a local folder, in memory or in a bucket: the one door to durable storage.
 
-A key is a path of non-empty segments ("episodes/admit/0000000003"). An object is visible whole or not at all,
-and `put_new` (create-if-absent) is atomic everywhere: everything above is built on that one primitive, because
-compare-and-swap does not exist on a local folder.
+A key is a path of non-empty segments ("episodes/admit/0000000003"). An object is visible whole or not at
+all, and `put_new` (create-if-absent) is atomic everywhere: everything above is built on that one primitive,
+because compare-and-swap does not exist on a local folder.
 
 `crash_points` is the hook of the crash tests: it is called before and after every named write, so that a test
 can end the process at each of them.
 
-Not covered: using one Blobs on both sides of an os.fork() (the client has threads; start processes by exec); a
-local folder on a file system that hangs (a bucket that hangs is noticed within the deadline).
+Not covered: using one Blobs on both sides of an os.fork() (the client has threads; start processes by
+exec); a local folder on a file system that hangs (a bucket that hangs is noticed within the deadline).
 """
 
 import itertools
@@ -69,7 +69,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Where the two logs and everything big live."""
 
     url: str = ""
-    """file:///dir, a plain path, memory://, s3://bucket/prefix, gs://..., az://...; "" = the run's own store/"""
+    """file:///dir, a path, memory://, s3://bucket/prefix, gs://..., az://...; "" = the run's own store/"""
     deadline_s: float = 30.0
     """seconds of silence from a bucket, retries included, after which it counts as lost"""
     transfer_s: float = 600.0
@@ -79,7 +79,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     region: str = ""
     """"" = the client's own environment, else us-east-1"""
     access_key_id: str = ""
-    """"" = the client's own chain: environment, then the machine's role. Keep keys there: configs are recorded"""
+    """"" = the client's own chain: environment, then the machine's role. Safer: configs are recorded"""
     secret_access_key: str = ""
     fsync: bool = False
     """local folder only: flush object and folder to the disk before a write returns (survives power loss)"""
@@ -320,7 +320,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _client(config: StoreConfig) -> dict[str, Any]:
-    """Bounds for a bucket's client: a try may be silent for half the deadline, and none starts later than that."""
+    """Bounds for a bucket: a try may be silent for half the deadline, and none starts later than that."""
     half = timedelta(seconds=config.deadline_s / 2)
     return {
         "client_options": {
@@ -365,7 +365,8 @@ def _open_s3(url: str, config: StoreConfig) -> ObjectBlobs:
     if not parts.netloc:
         raise StoreRefused(f"store {url!r} names no bucket; want s3://bucket/prefix")
     given = {name: value for name, value in keys.items() if value}
-    store = S3Store(parts.netloc, prefix=parts.path.strip("/") or None, **given, **_client(config))  # type: ignore[arg-type]
+    prefix = parts.path.strip("/") or None
+    store = S3Store(parts.netloc, prefix=prefix, **given, **_client(config))  # type: ignore[arg-type]
     return ObjectBlobs(store, url, config)
 
 

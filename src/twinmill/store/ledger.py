@@ -1,4 +1,4 @@
-"""The episodes log: it carries the rollout mill's work to the training mill, and is half of the ledger of slots.
+"""The episodes log: it carries the rollout mill's work to the training mill; half of the ledger of slots.
 
     episodes/admit/<slot>              Admit: one cluster owns the slot         put-if-absent
     episodes/lanes/<cluster>/<index>   Attempt: one finished attempt            append, one writer per cluster
@@ -6,9 +6,10 @@
     episodes/regrades/<lane>/<index>   Verdict: a later opinion on an episode   append; changes no closed slot
     episodes/beats/<cluster>           Beat: a cluster's sign of life           overwritten
 
-Order for one slot: Admit, then its Attempts, then Close, each durable before the next. So whatever is killed, a
-reader sees a prefix of that order; a restarted cluster continues its own open slots and runs only the attempts
-that are missing. The other half of the ledger is the slot list of each weight version; `audit.py` proves both.
+Order for one slot: Admit, then its Attempts, then Close, each durable before the next. So whatever is
+killed, a reader sees a prefix of that order; a restarted cluster continues its own open slots and runs only
+the attempts that are missing. The other half of the ledger is the slot list of each weight version;
+`audit.py` proves both.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +47,7 @@ class EpisodesLog:
     # Slots
 
     def admit(self, admit: Admit) -> bool:
-        """Take slot `admit.slot` for `admit.cluster`; False when it is taken. `lane_from` is filled in here."""
+        """Take slot `admit.slot` for `admit.cluster`; False when it is taken. Fills in `lane_from`."""
         key = indexed(self._admits, admit.slot)
         admit = structs.replace(admit, lane_from=self._writer(admit.cluster).next)
         with named_write("ledger.admit"):
@@ -79,7 +80,7 @@ class EpisodesLog:
         return self._slots(self._closes, since)
 
     def next_free_slot(self, hint: int = 0) -> int:
-        """The lowest slot >= hint that nobody has admitted. `hint`: all slots below it are known to be taken."""
+        """The lowest slot >= hint that nobody has admitted. `hint`: all below it are known to be taken."""
         return first_free(lambda slot: self._blobs.exists(indexed(self._admits, slot)), hint)
 
     # Attempts

@@ -2,9 +2,9 @@
 
     <prefix>/<lane>/<index, 10 digits>    one sealed entry per object (see frame.py)
 
-Indices have no gaps: an entry is created only at the first free index, by create-if-absent. So a reader probes
-the next key instead of listing, and a restarted writer finds its place by bisection. Entries are never changed or
-removed.
+Indices have no gaps: an entry is created only at the first free index, by create-if-absent. So a reader
+probes the next key instead of listing, and a restarted writer finds its place by bisection. Entries are
+never changed or removed.
 """
 
 import re
@@ -117,9 +117,10 @@ class Log:
 
 
 class Cursor:
-    """Where a reader has got to: lane -> index of its next entry. A create-only sequence; the last is valid.
+    """Where a reader has got to: lane -> index of its next entry. A create-only sequence: the last is valid.
 
-    One writer. Save after the work is durable: a reader that dies in between repeats work and never loses any.
+    One writer. Save after the work is durable: a reader that dies in between repeats work and never loses
+    any.
     """
 
     KEEP = 2

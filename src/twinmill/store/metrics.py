@@ -2,8 +2,9 @@
 
     {"t": 1719849600.125, "kind": "step", "version": 3, "reward": 0.41}
 
-`t` is seconds since the epoch. A line that a killed writer left torn is skipped when it is the last; anywhere else
-it is an error. Sinks (TensorBoard, wandb) get a copy of every line; they are imported only when asked for.
+`t` is seconds since the epoch. A line that a killed writer left torn is skipped when it is the last;
+anywhere else it is an error. Sinks (TensorBoard, wandb) get a copy of every line; they are imported only
+when asked for.
 """
 
 import heapq

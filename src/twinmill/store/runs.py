@@ -127,7 +127,7 @@ class RunFolder:
             staging.unlink(missing_ok=True)
 
     def sockets(self) -> Path:
-        """This run's folder for unix sockets: made when missing, this user's only, short enough for a name."""
+        """This run's folder for unix sockets: made when missing, this user's only, and short."""
         inside = self.path / "sockets"
         if len(os.fsencode(inside)) + 1 + _LONGEST_SOCKET_NAME <= SOCKET_PATH_BYTES:
             folder = inside
@@ -163,7 +163,7 @@ class RunFolder:
             except BlockingIOError as error:
                 holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise RunLocked(
-                    f"run {self.path} is held by process {holder}; stop that one first (Ctrl-C keeps it resumable)"
+                    f"run {self.path} is held by process {holder}; stop it first (Ctrl-C leaves it resumable)"
                 ) from error
             os.ftruncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
