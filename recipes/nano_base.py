@@ -1,0 +1,272 @@
+"""How `models/nano/` was made: a 3M-parameter Qwen3-MoE trained from nothing on one CPU core.
+
+    python recipes/nano_base.py OUT --minutes 90        (resumes from OUT/state when it is there)
+
+What a model of this size lacks is copying from its context, so most of what it reads makes it copy: repair transcripts of
+the training families of `tinyrepo` (never the held-out ones), drills that ask for one line of a listing of real code, and
+plain code: generated functions and the standard library of the interpreter. Loss on prompts counts 0.3, on answers 1.
+The curve is written to OUT/curve.jsonl: held-out exact match = share of tasks whose first right edit the model would
+produce token for token when decoding greedily.
+"""
+
+import argparse
+import json
+import math
+import random
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from twinmill.data.render.nano import BOS, BOT, END, SPECIALS, USER, NanoRenderer
+from twinmill.data.tasks.tinyrepo import TinyRepo, functions, numbered
+from twinmill.data.tasks.tinyrepo.expert import Style, plan
+from twinmill.env.harness.tools import SPECS
+from twinmill.model import hf
+from twinmill.model.config import from_hf
+
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1024,
+    "hidden_size": 192, "intermediate_size": 384, "moe_intermediate_size": 128, "num_hidden_layers": 4,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
+    "norm_topk_prob": True, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048,
+    "tie_word_embeddings": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "hidden_act": "silu",
+    "attention_bias": False, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 6, "pad_token_id": 0,
+}  # fmt: skip
+TOKENS_PER_STEP, POOL = 4096, 6
+PEAK_LR, FLOOR_LR, WARMUP = 3e-3, 1e-4, 150
+PROMPT_WEIGHT, WRONG_WEIGHT = 0.3, 0.05
+LEVEL = TinyRepo(0)
+
+Sequence_ = tuple[list[int], list[float]]
+"""token ids and the loss weight of each"""
+
+
+def stdlib_texts() -> list[str]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = sorted(p for p in root.glob("*.py")) + sorted((root / "json").glob("*.py")) + sorted((root / "asyncio").glob("*.py"))
+    return [p.read_text(encoding="utf-8", errors="replace") for p in files]
+
+
+def transcript_text(seed: int) -> str:
+    task = LEVEL.load(LEVEL.ids("train")[seed])
+    said = "".join("\n" + str(a) for m, _ in plan(LEVEL.broken(task.id), Style(tests=0.5), random.Random(seed)) for a in m.tool_calls[0].arguments.values())
+    return task.messages[0].content + said
+
+
+def make_tokenizer(texts: list[str]) -> Tokenizer:
+    """Byte-level BPE; words, runs of indentation, one or two digits and single operators are the units."""
+    tokenizer = Tokenizer(models.BPE())
+    pattern = r"\n| {8}| {4}| ?[A-Za-z_]+|[0-9]{1,2}| ?(?:==|!=|<=|>=|\+=|-=|\*=|//|[^\sA-Za-z0-9_])|\s"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=CONFIG["vocab_size"], special_tokens=list(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+class Stream:
+    """Endless training sequences, a pure function of the seed and of how many were drawn."""
+
+    def __init__(self, render: NanoRenderer, stdlib: list[str]):
+        self.render, self.stdlib = render, [text.split("\n") for text in stdlib]
+        self.tools = [SPECS[name] for name in SPECS]
+
+    def draw(self, index: int) -> Sequence_:
+        rng = random.Random(f"nano/{index}")
+        kind = rng.choices((self.repair, self.drill, self.function, self.library), (0.62, 0.14, 0.12, 0.12))[0]
+        return kind(rng)
+
+    def repair(self, rng: random.Random) -> Sequence_:
+        task_id = LEVEL.ids("train")[rng.randrange(1_000_000)]
+        style = Style(wrong_guess=rng.choice((0.0, 0.0, 0.5)), tests=rng.choice((0.2, 0.9)))
+        return self.transcript(task_id, plan(LEVEL.broken(task_id), style, rng))
+
+    def transcript(self, task_id: str, turns: list) -> Sequence_:
+        """Wrong guesses stay in the context, to be recovered from, but are hardly learned."""
+        repo = LEVEL.broken(task_id)
+        good = repo.good[repo.path].split("\n")
+        ids = self.render.open(LEVEL.load(task_id).messages, self.tools)
+        weights = [PROMPT_WEIGHT] * len(ids)
+        for message, observation in turns:
+            said = self.render.assistant(message, self.tools)
+            edit = message.tool_calls[0].arguments
+            wrong = "line" in edit and edit["text"] != good[edit["line"] - 1]
+            ids += said
+            weights += [WRONG_WEIGHT if wrong else 1.0] * len(said)
+            if observation is not None:
+                seen = self.render.observe(said, [observation])
+                ids += seen
+                weights += [PROMPT_WEIGHT] * len(seen)
+        return ids, weights
+
+    def _snippet(self, rng: random.Random) -> list[str]:
+        if rng.random() < 0.4:
+            return rng.choice(functions.TRAIN)(rng).source.rstrip("\n").split("\n")
+        lines = rng.choice(self.stdlib)
+        at = rng.randrange(len(lines))
+        return [line[:60] for line in lines[at : at + rng.randint(4, 9)]] or ["pass"]
+
+    def drill(self, rng: random.Random) -> Sequence_:
+        lines = self._snippet(rng)
+        pick = rng.randrange(len(lines))
+        ids = [BOS, USER, *self.render.text_ids(f"Show line {pick + 1}.\n" + numbered("\n".join(lines))), END, BOT]
+        said = [*self.render.text_ids(lines[pick]), END]
+        return ids + said, [PROMPT_WEIGHT] * len(ids) + [1.0] * len(said)
+
+    def function(self, rng: random.Random) -> Sequence_:
+        ids = [BOS, *self.render.text_ids("\n\n".join(rng.choice(functions.TRAIN)(rng).source for _ in range(2))), END]
+        return ids, [PROMPT_WEIGHT] * len(ids)
+
+    def library(self, rng: random.Random) -> Sequence_:
+        lines = rng.choice(self.stdlib)
+        at = rng.randrange(len(lines))
+        ids = [BOS, *self.render.text_ids("\n".join(lines[at : at + 20]))][:200]
+        return ids, [PROMPT_WEIGHT] * len(ids)
+
+    def pool(self, start: int) -> tuple[list[list[Sequence_]], int]:
+        """POOL batches of about TOKENS_PER_STEP tokens, each of similar lengths (little padding), and the next index."""
+        found: list[Sequence_] = []
+        while sum(len(ids) for ids, _ in found) < POOL * TOKENS_PER_STEP:
+            sequence = self.draw(start)
+            start += 1
+            if 2 <= len(sequence[0]) <= 640:
+                found.append(sequence)
+        batches: list[list[Sequence_]] = [[]]
+        for sequence in sorted(found, key=lambda s: len(s[0])):
+            if sum(len(ids) for ids, _ in batches[-1]) >= TOKENS_PER_STEP:
+                batches.append([])
+            batches[-1].append(sequence)
+        random.Random(f"nano/order/{start}").shuffle(batches)
+        return batches, start
+
+
+def logprobs(decoder, sequences: list[Sequence_]):
+    """Log-probability of every next token, its weight, and the auxiliary loss, over packed sequences."""
+    ids = torch.tensor([t for s, _ in sequences for t in s[:-1]])
+    targets = torch.tensor([t for s, _ in sequences for t in s[1:]])
+    weights = torch.tensor([w for _, ws in sequences for w in ws[1:]])
+    lens = [len(s) - 1 for s, _ in sequences]
+    positions = torch.cat([torch.arange(n) for n in lens])
+    out = decoder(ids, positions, lens)
+    return decoder.logprobs(out.hidden, targets), weights, out, targets, lens
+
+
+@torch.no_grad()
+def exact_match(decoder, stream: Stream, split: str, count: int = 128) -> tuple[float, float]:
+    """(share of tasks whose right first edit is the greedy one, mean log-probability of that edit)."""
+    hits, total = 0, 0.0
+    for at in range(0, count, 32):
+        sequences, starts = [], []
+        for i in range(at, at + 32):
+            task_id = LEVEL.ids(split)[i]
+            turns = plan(LEVEL.broken(task_id), Style(wrong_guess=0.0, tests=0.0), random.Random(0))[:1]
+            starts.append(len(stream.render.open(LEVEL.load(task_id).messages, stream.tools)) - 1)
+            ids, weights = stream.transcript(task_id, [(turns[0][0], None)])
+            sequences.append((ids, weights))
+        lp, _, out, targets, lens = logprobs(decoder, sequences)
+        right = decoder.logits(out.hidden).argmax(-1) == targets
+        offset = 0
+        for start, n in zip(starts, lens):
+            hits += bool(right[offset + start : offset + n].all())
+            total += float(lp[offset + start : offset + n].sum())
+            offset += n
+    return hits / count, total / count
+
+
+def learning_rate(fraction: float, step: int) -> float:
+    cosine = FLOOR_LR + (PEAK_LR - FLOOR_LR) * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
+    return cosine * min(1.0, (step + 1) / WARMUP)
+
+
+def groups(decoder) -> Iterator[dict]:
+    matrices = [p for p in decoder.parameters() if p.dim() >= 2]
+    yield {"params": matrices, "weight_decay": 0.05}
+    yield {"params": [p for p in decoder.parameters() if p.dim() < 2], "weight_decay": 0.0}
+
+
+def save(folder: Path, decoder, optimizer, progress: dict) -> None:
+    """Whole training state, written aside and then renamed."""
+    tensors = {}
+    for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"]):
+        tensors[f"{i}.w"] = p.detach()
+        tensors |= {f"{i}.{k}": optimizer.state[p][k] for k in ("exp_avg", "exp_avg_sq")}
+    aside = folder / "state.tmp"
+    save_file({k: v.contiguous() for k, v in tensors.items()}, aside, metadata={"progress": json.dumps(progress)})
+    aside.rename(folder / "state.safetensors")
+    hf.save_folder(decoder, folder)
+    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
+
+
+def load(folder: Path, optimizer) -> dict:
+    from safetensors import safe_open
+
+    path = folder / "state.safetensors"
+    tensors = load_file(path)
+    for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"]):
+        p.data.copy_(tensors[f"{i}.w"])
+        optimizer.state[p] = {"step": torch.tensor(0.0), **{k: tensors[f"{i}.{k}"] for k in ("exp_avg", "exp_avg_sq")}}
+    with safe_open(path, "pt") as handle:
+        progress = json.loads(handle.metadata()["progress"])
+    for state in optimizer.state.values():
+        state["step"] = torch.tensor(float(progress["step"]))
+    return progress
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    args.out.mkdir(parents=True, exist_ok=True)
+    stdlib = stdlib_texts()
+    if not (args.out / "tokenizer.json").exists():
+        sample = [text[at : at + 2000] for text in stdlib for at in range(0, min(len(text), 20000), 8000)]
+        make_tokenizer([transcript_text(i) for i in range(6000)] + sample).save(str(args.out / "tokenizer.json"))
+    stream = Stream(NanoRenderer.from_folder(args.out), stdlib)
+    decoder = hf.init_decoder(from_hf(CONFIG), 0)
+    optimizer = torch.optim.AdamW(list(groups(decoder)), lr=PEAK_LR, betas=(0.9, 0.98), fused=True)
+    progress = {"step": 0, "tokens": 0, "drawn": 0, "seconds": 0.0}
+    if (args.out / "state.safetensors").exists():
+        progress = load(args.out, optimizer)
+    batches: list[list[Sequence_]] = []
+    before, started = progress["seconds"], time.monotonic()
+    while progress["seconds"] < args.minutes * 60:
+        rate = learning_rate(progress["seconds"] / (args.minutes * 60), progress["step"])
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        if not batches:
+            batches, progress["drawn"] = stream.pool(progress["drawn"])
+        sequences = batches.pop()
+        lp, weights, out, *_ = logprobs(decoder, sequences)
+        loss = -(lp * weights).sum() / weights.sum()
+        (loss + 0.01 * out.aux_loss).backward()
+        torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        progress["step"] += 1
+        progress["tokens"] += sum(len(ids) for ids, _ in sequences)
+        progress["seconds"] = before + time.monotonic() - started
+        if progress["step"] % 200 == 0:
+            heldout, seeds = exact_match(decoder, stream, "heldout"), exact_match(decoder, stream, "seeds")
+            row = {**progress, "lr": rate, "loss": loss.item(), "heldout_exact": heldout[0], "heldout_logprob": heldout[1], "seeds_exact": seeds[0]}
+            print(json.dumps(row), flush=True)
+            with (args.out / "curve.jsonl").open("a") as curve:
+                curve.write(json.dumps(row) + "\n")
+            save(args.out, decoder, optimizer, progress)
+    save(args.out, decoder, optimizer, progress)
+
+
+if __name__ == "__main__":
+    main()

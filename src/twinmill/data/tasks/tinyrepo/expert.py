@@ -1,0 +1,97 @@
+"""A scripted expert: plays a tinyrepo task as a person in a hurry would.
+
+It guesses (rightly or wrongly), now and then runs the tests, and mends what it sees failing; how often it does each is
+its `Style`. Plans are made ahead of time: whether a wrong guess passes is known to the generator, so the transcript is
+right without asking the machine, and playing it in a real machine must give the same observations (a test does).
+"""
+
+import random
+
+import msgspec
+
+from twinmill.records.tasks import Message, ToolCall
+
+from . import PUBLIC, Broken, cases, faults
+
+
+class Style(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Habits of an expert."""
+
+    wrong_guess: float = 0.4
+    """chance that a guess is wrong"""
+    wrong_line: float = 0.3
+    """chance that a wrong guess is at another line"""
+    tests: float = 0.15
+    """chance that it runs the tests after an edit, instead of finishing at once"""
+    guesses: int = 3
+    """guesses before it surely guesses right"""
+
+
+def _call(name: str, **arguments: str | int) -> Message:
+    return Message(role="assistant", content="", tool_calls=(ToolCall(name=name, arguments=arguments),))
+
+
+def _lines(text: str) -> list[str]:
+    return text.rstrip("\n").split("\n")
+
+
+def _wrong_guess(repo: Broken, style: Style, rng: random.Random) -> tuple[int, str] | None:
+    """(line index, text) of a plausible edit that does not mend the repository."""
+    good, bad = _lines(repo.good[repo.path]), _lines(repo.bad[repo.path])
+    lines = _lines(repo.function.source)
+    first = _first(repo)
+    for _ in range(20):
+        family = faults.FAULTS[rng.choice(list(faults.FAULTS))]
+        if rng.random() < style.wrong_line:
+            at = rng.randrange(len(lines))
+            text = family(lines, at, rng) if at != 1 else None
+        else:
+            at = repo.line - first
+            text = family(lines, at, rng) or family([*lines[:at], bad[repo.line], *lines[at + 1 :]], at, rng)
+        if text is None or text == bad[first + at] or (first + at == repo.line and text == good[repo.line]):
+            continue
+        edited = [*bad[: first + at], text, *bad[first + at + 1 :]]
+        outcomes = cases.run({**repo.bad, repo.path: "\n".join(edited) + "\n"}, repo.cases)
+        passed = all(kind == "value" and detail == case.expect for case, (kind, detail) in zip(repo.cases, outcomes))
+        if not passed and not any(kind == "steps" for kind, _ in outcomes):
+            return first + at, text
+    return None
+
+
+def _first(repo: Broken) -> int:
+    """Line index at which the faulty function starts in its file."""
+    text = repo.good[repo.path]
+    return text[: text.index(repo.function.source)].count("\n")
+
+
+def plan(repo: Broken, style: Style, rng: random.Random, *, read_first: bool = False) -> list[tuple[Message, str | None]]:
+    """The turns of one episode: (what the expert says, the observation it will get; None = the episode is over)."""
+    good = _lines(repo.good[repo.path])
+    now = _lines(repo.bad[repo.path])
+    turns: list[tuple[Message, str | None]] = []
+
+    def edit(at: int, text: str) -> None:
+        now[at] = text
+        turns.append((_call("replace", path=repo.path, line=at + 1, text=text), "ok"))
+
+    if read_first:
+        from . import numbered
+
+        turns.append((_call("read", path=repo.path), numbered(repo.bad[repo.path])))
+    for guess in range(style.guesses + 1):
+        wrong = _wrong_guess(repo, style, rng) if guess < style.guesses and rng.random() < style.wrong_guess else None
+        if wrong is None:
+            for at in [i for i in range(len(now)) if now[i] != good[i] and i != repo.line] + [repo.line]:
+                edit(at, good[at])
+        else:
+            for at in [i for i in range(len(now)) if now[i] != good[i] and i not in (repo.line, wrong[0])]:
+                edit(at, good[at])  # take the last wrong guess back first
+            edit(*wrong)
+        if rng.random() >= style.tests:
+            break
+        seen = cases.report({**repo.bad, repo.path: "\n".join(now) + "\n"}, repo.cases[:PUBLIC])
+        turns.append((_call("test"), seen))
+        if seen.startswith("ok"):
+            break
+    turns.append((_call("finish"), None))
+    return turns
