@@ -1,0 +1,168 @@
+"""A cluster's read-through copy of the store, behind a link of bounded speed and latency.
+
+Only what never changes is kept: manifests and objects named by content. Each local file is sealed
+(store/frame.py), so a damaged one is seen, dropped and fetched again. Everything else passes through the
+link in both directions.
+
+Not covered: pruning. A mirror grows by one object per version; delete its folder to start over.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from twinmill.records.base import Ref
+from twinmill.store.blobs import Blobs, digest_of, named_write, open_blobs, verify_ref
+from twinmill.store.errors import Corrupt, NotFound
+from twinmill.store.frame import HEAD_BYTES, seal, unseal
+
+IMMUTABLE = ("weights/manifests/", "weights/objects/")
+
+
+class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The road between a cluster and the store, to simulate a far one."""
+
+    bytes_per_s: float = 0.0
+    """bandwidth, shared by all transfers of the process, either direction; 0 = unshaped"""
+    latency_s: float = 0.0
+    """seconds that every request waits before its first byte; 0 = none"""
+
+
+class Link:
+    """Makes transfers take the time they would take. Transfers share the bandwidth by queueing."""
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+        self.bytes = 0
+        """bytes that have crossed"""
+
+    def cross(self, size: int) -> None:
+        """Wait for as long as a request of `size` bytes takes from now."""
+        with self._lock:
+            now = self._clock()
+            self.bytes += size
+            start = max(now, self._free_at)
+            self._free_at = start + (size / self._config.bytes_per_s if self._config.bytes_per_s else 0.0)
+            wait = self._free_at + self._config.latency_s - now
+        if wait > 0:
+            self._sleep(wait)
+
+
+class Mirror:
+    """Blobs that read through `folder`. Give this to a Subscriber, or to an EpisodesLog of the same cluster."""
+
+    def __init__(self, source: Blobs, folder: Path | str, link: LinkConfig | None = None) -> None:
+        self.url = f"mirror of {source.url}"
+        self.link = Link(link or LinkConfig())
+        self.damaged = 0
+        """local copies that were found damaged and fetched again"""
+        self._source = source
+        self._local = open_blobs(str(folder))
+        self._local.sweep(older_s=0.0)  # this mirror has one process; what it left half-written is nobody's
+
+    def get(self, key: str) -> bytes:
+        if not key.startswith(IMMUTABLE):
+            return self._fetch(key)
+        found = self._here(key)
+        if found is None:
+            found = self._fetch(key)
+            self._local.put(key, seal(key, found))
+        return found
+
+    def get_ref(self, ref: Ref) -> bytes:
+        found = self._here(ref.key)
+        if found is not None:
+            try:
+                verify_ref(ref, found)
+                return found
+            except Corrupt:  # damaged on its way here, before it was sealed
+                self._drop(ref.key)
+        found = self._fetch(ref.key)
+        verify_ref(ref, found)
+        if ref.key.startswith(IMMUTABLE):
+            self._local.put(ref.key, seal(ref.key, found))
+        return found
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        data = self._source.get_range(key, offset, length)
+        self.link.cross(len(data))
+        return data
+
+    def exists(self, key: str) -> bool:
+        if key.startswith(IMMUTABLE) and self._local.exists(key):
+            return True
+        self.link.cross(0)
+        return self._source.exists(key)
+
+    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        self.link.cross(0)
+        return self._source.list(prefix, after=after)
+
+    def put(self, key: str, data: bytes) -> None:
+        self.link.cross(len(data))
+        self._source.put(key, data)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self.link.cross(len(data))
+        return self._source.put_new(key, data)
+
+    def claim(self, key: str, data: bytes) -> bool:
+        self.link.cross(len(data))
+        return self._source.claim(key, data)
+
+    def delete(self, key: str) -> None:
+        self._local.delete(key)
+        self.link.cross(0)
+        self._source.delete(key)
+
+    def put_ref(self, prefix: str, data: bytes, *, point: str = "blob.ref") -> Ref:
+        digest = digest_of(data)
+        ref = Ref(key=f"{prefix}/{digest}", digest=digest, bytes=len(data))
+        with named_write(point):
+            self.put(ref.key, data)
+        return ref
+
+    def sweep(self, older_s: float = 3600.0) -> int:
+        return self._local.sweep(older_s)
+
+    def forget(self, key: str) -> None:
+        """Drop the local copy, because its content proved wrong although it is as it was fetched."""
+        self._drop(key)
+
+    def _here(self, key: str) -> bytes | None:
+        """The local copy; None when there is none, or when it was damaged and has been dropped."""
+        try:
+            return unseal(key, self._local.get(key))
+        except NotFound:
+            return None
+        except Corrupt:
+            self._drop(key)
+            return None
+
+    def _drop(self, key: str) -> None:
+        self.damaged += 1
+        self._local.delete(key)
+
+    def _fetch(self, key: str) -> bytes:
+        data = self._source.get(key)
+        self.link.cross(len(data))
+        return data
+
+    @property
+    def local_bytes(self) -> int:
+        """Size of what is held here."""
+        root = self._local.root
+        assert root is not None
+        return sum(path.stat().st_size - HEAD_BYTES for path in root.rglob("*") if path.is_file())
