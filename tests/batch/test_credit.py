@@ -10,7 +10,6 @@ from twinmill.batch.samples import assemble
 
 from .toys import episode, group, segment, turn
 
-
 GROUP_MEAN = Credit()
 
 

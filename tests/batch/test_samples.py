@@ -12,9 +12,7 @@ REF = Ref(key="experts/7", digest="d", bytes=1)
 
 
 def test_a_segment_becomes_one_sample_token_by_token():
-    e = episode(
-        "7-0-0", segment(turn([1, 2], [9, 3], runs=((3, 1), (4, 1)), logprob=-0.1), turn([5], [6], 4))
-    )
+    e = episode("7-0-0", segment(turn([1, 2], [9, 3], runs=((3, 1), (4, 1)), logprob=-0.1), turn([5], [6], 4)))
     attempts = assemble(group([1.0], [e]))
     [s] = attempts.samples_S
     assert s.token_ids.tolist() == [1, 2, 9, 3, 5, 6]
@@ -96,9 +94,7 @@ def test_verdicts_belong_to_their_episodes():
 
 
 def test_a_dropped_group_has_no_samples():
-    dropped = type(group([]))(
-        slot=3, task_id="toy", size=0, episodes_G=(), verdicts_G=(), drop=DropReason.CLUSTER_LOST
-    )
+    dropped = type(group([]))(slot=3, task_id="toy", size=0, episodes_G=(), verdicts_G=(), drop=DropReason.CLUSTER_LOST)
     with pytest.raises(ValueError, match="slot 3 was dropped"):
         assemble(dropped)
 

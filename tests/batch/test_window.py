@@ -1,4 +1,4 @@
-"""Freshness as properties: both mills as a discrete-event simulation with random durations, lags and losses."""
+"""Freshness as properties: both mills as a discrete-event simulation; random durations, lags, losses."""
 
 import heapq
 import random
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinmill.batch.window import POLICIES, may_start, next_slots
+from twinmill.batch.window import POLICIES, Window, may_start, next_slots
 
 
 def test_may_start_by_hand():
@@ -31,9 +31,11 @@ def test_ready_first_takes_the_oldest_that_are_closed():
     assert next_slots("ready_first", {9}, {8, 2}, 1, 2) == ((), (2, 8))
 
 
-def test_an_unknown_policy_lists_the_known_ones():
+def test_a_wrong_window_is_refused_when_it_is_written_down():
     with pytest.raises(ValueError, match="in_order, ready_first"):
-        next_slots("fifo", set(), set(), 0, 1)
+        Window(policy="fifo")
+    with pytest.raises(ValueError, match="at least 0"):
+        Window(window=-1)
 
 
 class World(NamedTuple):

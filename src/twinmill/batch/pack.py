@@ -23,6 +23,10 @@ class Packing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_idle: bool = False
     """also compute samples whose advantages are all 0: no gradient comes of it, but mismatch is measured"""
 
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise ValueError(f"tokens is {self.tokens}; a microbatch holds at least 1")
+
 
 class Packed(NamedTuple):
     microbatches: list[Microbatch]
@@ -30,9 +34,7 @@ class Packed(NamedTuple):
     """samples that carried no gradient and were left out"""
 
 
-def pack(
-    samples: Sequence[Sample], packing: Packing, denominator: float, *, drop_idle: bool = True
-) -> Packed:
+def pack(samples: Sequence[Sample], packing: Packing, denominator: float, *, drop_idle: bool = True) -> Packed:
     """`denominator` divides the summed loss of the whole step, so it is the same in each microbatch.
 
     drop_idle=False is for losses without advantages (cross entropy): every sample with a mask is computed.
@@ -76,10 +78,7 @@ def _microbatch(row: Sequence[Sample], denominator: float) -> Microbatch:
         logprobs=np.concatenate([s.logprobs for s in row]),
         advantages=np.concatenate([s.advantages for s in row]),
         weights=np.concatenate(
-            [
-                np.ones(n, np.float32) if s.weights is None else s.weights
-                for s, n in zip(row, lens, strict=True)
-            ]
+            [np.ones(n, np.float32) if s.weights is None else s.weights for s, n in zip(row, lens, strict=True)]
         ),
         versions=np.concatenate([s.versions for s in row]),
         sample_ids=tuple(f"{s.episode_id}/{s.segment}" for s in row),
@@ -119,6 +118,4 @@ def _check(sample: Sample) -> None:
     if wrong:
         raise ValueError(f"{sample.episode_id}/{sample.segment}: {n} token ids but {wrong}")
     if sample.mask[0]:
-        raise ValueError(
-            f"{sample.episode_id}/{sample.segment}: its first token carries loss, but nothing predicts it"
-        )
+        raise ValueError(f"{sample.episode_id}/{sample.segment}: its first token carries loss, but nothing predicts it")

@@ -70,9 +70,7 @@ def assemble(group: Group, experts: ExpertLoader | None = None) -> Attempts:
     rewards = np.full(group.size, np.nan)
     for attempt, (episode, verdict) in enumerate(zip(group.episodes_G, group.verdicts_G, strict=True)):
         if verdict.episode_id != episode.id:
-            raise SampleError(
-                f"slot {group.slot}: verdict of {verdict.episode_id} beside episode {episode.id}"
-            )
+            raise SampleError(f"slot {group.slot}: verdict of {verdict.episode_id} beside episode {episode.id}")
         _check_versions(episode)
         if verdict.reward is not None and episode.error is None:
             rewards[attempt] = verdict.reward
@@ -98,9 +96,7 @@ def _sample(episode_id: str, segment: Segment, experts: ExpertLoader | None) -> 
         dtype=np.bool_,
     )
     if mask[0]:
-        raise SampleError(
-            f"episode {episode_id}, segment {segment.index}: its first token was sampled from no context"
-        )
+        raise SampleError(f"episode {episode_id}, segment {segment.index}: its first token was sampled from no context")
     logprobs = np.zeros(len(token_ids), dtype=np.float32)
     logprobs[mask] = [x for turn in turns for x in turn.logprobs]
     versions = np.full(len(token_ids), -1, dtype=np.int64)

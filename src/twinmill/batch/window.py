@@ -18,17 +18,6 @@ from typing import NamedTuple
 from msgspec import Struct
 
 
-class Window(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    window: int = 2
-    """how many versions old a token may be when it is trained; 0 = synchronous"""
-    groups_per_step: int = 8
-    """groups that one optimizer step takes"""
-    policy: str = "in_order"
-    """which closed slots a step takes: in_order or ready_first"""
-    age_limit: int | None = None
-    """tokens older than so many versions are masked and counted (for ready_first); None = no limit"""
-
-
 class Choice(NamedTuple):
     """What a step takes. Empty `slots` = wait for some of `waits_for`; else take them, oldest first."""
 
@@ -66,15 +55,28 @@ def ready_first(ready: Collection[int], open: Collection[int], step: int, groups
 POLICIES: Mapping[str, Policy] = {"in_order": in_order, "ready_first": ready_first}
 
 
-def next_slots(
-    policy: str, ready: Collection[int], open: Collection[int], step: int, groups_per_step: int
-) -> Choice:
+class Window(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    window: int = 2
+    """how many versions old a token may be when it is trained; 0 = synchronous"""
+    groups_per_step: int = 8
+    """groups that one optimizer step takes"""
+    policy: str = "in_order"
+    """which closed slots a step takes: in_order or ready_first"""
+    age_limit: int | None = None
+    """tokens older than so many versions are masked and counted (for ready_first); None = no limit"""
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy is {self.policy!r}; choose one of {', '.join(POLICIES)}")
+        if self.window < 0 or self.groups_per_step < 1 or (self.age_limit or 0) < 0:
+            raise ValueError("window and age_limit must be at least 0, groups_per_step at least 1")
+
+
+def next_slots(policy: str, ready: Collection[int], open: Collection[int], step: int, groups_per_step: int) -> Choice:
     """The slots that step `step` takes, or what it waits for.
 
     `ready` are the closed slots that no step has taken yet, `open` the admitted ones that are not closed.
     Example: with g = 2, step 0, ready {0, 2, 3} and open {1}: in_order waits for (1,), ready_first takes (0,
     2).
     """
-    if policy not in POLICIES:
-        raise ValueError(f"window.policy is {policy!r}; choose one of {', '.join(POLICIES)}")
     return POLICIES[policy](ready, open, step, groups_per_step)

@@ -30,6 +30,12 @@ class Credit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     length: LengthPenalty | None = None
     """None = length costs nothing"""
 
+    def __post_init__(self) -> None:
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm is {self.algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
+        if self.kl < 0:
+            raise ValueError(f"kl is {self.kl}; it must be at least 0")
+
 
 class Credited(NamedTuple):
     samples_S: list[Sample]
@@ -41,11 +47,7 @@ class Credited(NamedTuple):
 
 
 def credit(attempts: Attempts, config: Credit) -> Credited:
-    """Advantages for one group. Raises ValueError on an unknown algorithm or missing reference
-    log-probabilities.
-    """
-    if config.algorithm not in ALGORITHMS:
-        raise ValueError(f"credit.algorithm is {config.algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
+    """Advantages for one group. Raises ValueError when config.kl is above 0 and a sample has no reference."""
     rewards_G = attempts.rewards_G.copy()
     if config.length is not None:
         rewards_G -= [length_penalty(episode, config.length) for episode in attempts.episodes_G]

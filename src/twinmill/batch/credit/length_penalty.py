@@ -37,6 +37,10 @@ class LengthPenalty(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     think_ids: tuple[int, int] | None = None
     """token ids that open and close thinking; None = the model has none and no token counts as thinking"""
 
+    def __post_init__(self) -> None:
+        if self.k <= 0 or self.q < 0 or self.scale < 0:
+            raise ValueError(f"k must be above 0, q and scale at least 0; got {self.k}, {self.q}, {self.scale}")
+
 
 class Counts(NamedTuple):
     """The six counts of one episode."""
