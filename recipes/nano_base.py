@@ -48,13 +48,21 @@ Sequence_ = tuple[list[int], list[float]]
 
 def stdlib_texts() -> list[str]:
     root = Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(p for p in root.glob("*.py")) + sorted((root / "json").glob("*.py")) + sorted((root / "asyncio").glob("*.py"))
+    files = (
+        sorted(p for p in root.glob("*.py"))
+        + sorted((root / "json").glob("*.py"))
+        + sorted((root / "asyncio").glob("*.py"))
+    )
     return [p.read_text(encoding="utf-8", errors="replace") for p in files]
 
 
 def transcript_text(seed: int) -> str:
     task = LEVEL.load(LEVEL.ids("train")[seed])
-    said = "".join("\n" + str(a) for m, _ in plan(LEVEL.broken(task.id), Style(tests=0.5), random.Random(seed)) for a in m.tool_calls[0].arguments.values())
+    said = "".join(
+        "\n" + str(a)
+        for m, _ in plan(LEVEL.broken(task.id), Style(tests=0.5), random.Random(seed))
+        for a in m.tool_calls[0].arguments.values()
+    )
     return task.messages[0].content + said
 
 
@@ -63,11 +71,17 @@ def make_tokenizer(texts: list[str]) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     pattern = r"\n| {8}| {4}| ?[A-Za-z_]+|[0-9]{1,2}| ?(?:==|!=|<=|>=|\+=|-=|\*=|//|[^\sA-Za-z0-9_])|\s"
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=CONFIG["vocab_size"], special_tokens=list(SPECIALS), initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=CONFIG["vocab_size"],
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
@@ -118,12 +132,22 @@ class Stream:
     def drill(self, rng: random.Random) -> Sequence_:
         lines = self._snippet(rng)
         pick = rng.randrange(len(lines))
-        ids = [BOS, USER, *self.render.text_ids(f"Show line {pick + 1}.\n" + numbered("\n".join(lines))), END, BOT]
+        ids = [
+            BOS,
+            USER,
+            *self.render.text_ids(f"Show line {pick + 1}.\n" + numbered("\n".join(lines))),
+            END,
+            BOT,
+        ]
         said = [*self.render.text_ids(lines[pick]), END]
         return ids + said, [PROMPT_WEIGHT] * len(ids) + [1.0] * len(said)
 
     def function(self, rng: random.Random) -> Sequence_:
-        ids = [BOS, *self.render.text_ids("\n\n".join(rng.choice(functions.TRAIN)(rng).source for _ in range(2))), END]
+        ids = [
+            BOS,
+            *self.render.text_ids("\n\n".join(rng.choice(functions.TRAIN)(rng).source for _ in range(2))),
+            END,
+        ]
         return ids, [PROMPT_WEIGHT] * len(ids)
 
     def library(self, rng: random.Random) -> Sequence_:
@@ -213,7 +237,10 @@ def load(folder: Path, optimizer) -> dict:
     tensors = load_file(path)
     for i, p in enumerate(p for g in optimizer.param_groups for p in g["params"]):
         p.data.copy_(tensors[f"{i}.w"])
-        optimizer.state[p] = {"step": torch.tensor(0.0), **{k: tensors[f"{i}.{k}"] for k in ("exp_avg", "exp_avg_sq")}}
+        optimizer.state[p] = {
+            "step": torch.tensor(0.0),
+            **{k: tensors[f"{i}.{k}"] for k in ("exp_avg", "exp_avg_sq")},
+        }
     with safe_open(path, "pt") as handle:
         progress = json.loads(handle.metadata()["progress"])
     for state in optimizer.state.values():
@@ -260,7 +287,14 @@ def main() -> None:
         progress["seconds"] = before + time.monotonic() - started
         if progress["step"] % 200 == 0:
             heldout, seeds = exact_match(decoder, stream, "heldout"), exact_match(decoder, stream, "seeds")
-            row = {**progress, "lr": rate, "loss": loss.item(), "heldout_exact": heldout[0], "heldout_logprob": heldout[1], "seeds_exact": seeds[0]}
+            row = {
+                **progress,
+                "lr": rate,
+                "loss": loss.item(),
+                "heldout_exact": heldout[0],
+                "heldout_logprob": heldout[1],
+                "seeds_exact": seeds[0],
+            }
             print(json.dumps(row), flush=True)
             with (args.out / "curve.jsonl").open("a") as curve:
                 curve.write(json.dumps(row) + "\n")

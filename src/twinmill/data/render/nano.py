@@ -17,7 +17,17 @@ from twinmill.records.tasks import Message, ToolCall, ToolSpec
 
 from .base import Parsed
 
-SPECIALS = ("<|pad|>", "<|bos|>", "<|user|>", "<|bot|>", "<|call|>", "<|arg|>", "<|end|>", "<|tool|>", "<|sys|>")
+SPECIALS = (
+    "<|pad|>",
+    "<|bos|>",
+    "<|user|>",
+    "<|bot|>",
+    "<|call|>",
+    "<|arg|>",
+    "<|end|>",
+    "<|tool|>",
+    "<|sys|>",
+)
 PAD, BOS, USER, BOT, CALL, ARG, END, TOOL, SYS = range(len(SPECIALS))
 
 
@@ -26,7 +36,9 @@ class NanoRenderer:
         tokenizer.encode_special_tokens = True  # text that spells a special token stays text
         for i, token in enumerate(SPECIALS):
             if tokenizer.token_to_id(token) != i:
-                raise ValueError(f"not a nano tokenizer: {token} should have id {i}, has {tokenizer.token_to_id(token)}")
+                raise ValueError(
+                    f"not a nano tokenizer: {token} should have id {i}, has {tokenizer.token_to_id(token)}"
+                )
         self._tokenizer = tokenizer
         self.vocab_size = tokenizer.get_vocab_size()
         self.stop_ids = frozenset((END,))
@@ -74,7 +86,9 @@ class NanoRenderer:
             if spec is None:
                 return Parsed(content=content, error=f"no tool {name!r}")
             if len(values) != len(spec.parameters):
-                return Parsed(content=content, error=f"{name} takes {len(spec.parameters)} arguments, not {len(values)}")
+                return Parsed(
+                    content=content, error=f"{name} takes {len(spec.parameters)} arguments, not {len(values)}"
+                )
             arguments: dict[str, str | int] = {}
             for (key, kind), value in zip(spec.parameters.items(), values):
                 if kind == "integer":

@@ -28,7 +28,10 @@ _NO_THINKING = "<think>\n\n</think>\n\n"
 def _schema(tool: ToolSpec) -> dict[str, Any]:
     properties = {name: {"type": kind} for name, kind in tool.parameters.items()}
     parameters = {"type": "object", "properties": properties, "required": list(properties)}
-    return {"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
+    }
 
 
 class Qwen3Renderer:
@@ -85,7 +88,12 @@ class Qwen3Renderer:
             ids += self._block("system", self.text_ids(system))
         for message in rest:
             if message.role == "assistant":
-                ids += [self._start, *self.text_ids("assistant\n"), *self.assistant(message, tools), *self.text_ids("\n")]
+                ids += [
+                    self._start,
+                    *self.text_ids("assistant\n"),
+                    *self.assistant(message, tools),
+                    *self.text_ids("\n"),
+                ]
             elif message.role == "tool":
                 ids += self._block("user", self._response(message.content))
             else:
@@ -96,7 +104,11 @@ class Qwen3Renderer:
         return self._template_ids(_USAGE)
 
     def _response(self, text: str) -> list[int]:
-        return [*self._template_ids("<tool_response>\n"), *self.text_ids(text), *self._template_ids("\n</tool_response>")]
+        return [
+            *self._template_ids("<tool_response>\n"),
+            *self.text_ids(text),
+            *self._template_ids("\n</tool_response>"),
+        ]
 
     def assistant(self, message: Message, tools: Sequence[ToolSpec]) -> list[int]:
         ids = self.text_ids(message.content) if message.content else []
@@ -137,7 +149,11 @@ class Qwen3Renderer:
 
 def _problem(call: Any, specs: dict[str, ToolSpec]) -> str | None:
     """What is wrong with a parsed call, in words the model can act on; None = nothing."""
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not isinstance(call.get("arguments"), dict):
+    if (
+        not isinstance(call, dict)
+        or not isinstance(call.get("name"), str)
+        or not isinstance(call.get("arguments"), dict)
+    ):
         return 'a tool call is {"name": ..., "arguments": {...}}'
     spec = specs.get(call["name"])
     if spec is None:

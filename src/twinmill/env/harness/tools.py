@@ -29,7 +29,11 @@ SPECS = {
         ),
         ToolSpec(name="write", description="Write a whole file.", parameters={"path": "string", "text": "string"}),
         ToolSpec(name="list", description="List the files of the workspace.", parameters={}),
-        ToolSpec(name="search", description="Lines of all files that match a regular expression.", parameters={"pattern": "string"}),
+        ToolSpec(
+            name="search",
+            description="Lines of all files that match a regular expression.",
+            parameters={"pattern": "string"},
+        ),
         ToolSpec(name="run", description="Run a shell command in the workspace.", parameters={"command": "string"}),
         ToolSpec(name="test", description="Run the tests.", parameters={}),
         ToolSpec(name="finish", description="Say that the task is done.", parameters={}),
@@ -52,7 +56,9 @@ _LISTED = 200
 
 
 def _clip(text: str) -> str:
-    return text if len(text) <= OUTPUT_CHARS else text[:OUTPUT_CHARS] + f"\n... {len(text) - OUTPUT_CHARS} more characters"
+    return (
+        text if len(text) <= OUTPUT_CHARS else text[:OUTPUT_CHARS] + f"\n... {len(text) - OUTPUT_CHARS} more characters"
+    )
 
 
 async def _text(scene: Scene, path: str) -> str:

@@ -21,7 +21,11 @@ from twinmill.records.tasks import Budget, Case, Grader, GraderKind, MachineSpec
 
 from . import cases, faults, functions
 
-SPLITS = {"train": (functions.TRAIN, 1_000_000), "heldout": (functions.HELD_OUT, 2_000), "seeds": (functions.TRAIN, 2_000)}
+SPLITS = {
+    "train": (functions.TRAIN, 1_000_000),
+    "heldout": (functions.HELD_OUT, 2_000),
+    "seeds": (functions.TRAIN, 2_000),
+}
 """split -> (function families, number of tasks)"""
 LEVELS = (0, 1, 2, 3)
 TOOLS = ("read", "replace", "write", "list", "search", "run", "test", "finish")
@@ -145,7 +149,12 @@ def _repository(
     level: int, families: Sequence[functions.Family], rng: random.Random
 ) -> tuple[dict[str, str], list[tuple[str, functions.Function]]]:
     """Files, and where each function lies."""
-    modules = {0: ("main",), 1: ("main",), 2: ("core", "text"), 3: ("core", "text", "stats", "rules", "shapes")}[level]
+    modules = {
+        0: ("main",),
+        1: ("main",),
+        2: ("core", "text"),
+        3: ("core", "text", "stats", "rules", "shapes"),
+    }[level]
     per_module = (1, 3, 2, 2)[level]
     drawn = _functions(families, per_module * len(modules), rng)
     files: dict[str, str] = {}
@@ -174,7 +183,10 @@ def _surroundings(where: list[tuple[str, functions.Function]]) -> dict[str, str]
         for case in _cases(path, f, sources)[:PUBLIC]:
             tests += f"        self.assertEqual(app.{case.call}, {case.expect})\n"
         tests += "\n"
-    return {"app.py": app, "test_app.py": tests.rstrip("\n") + "\n\n\nif __name__ == \"__main__\":\n    unittest.main()\n"}
+    return {
+        "app.py": app,
+        "test_app.py": tests.rstrip("\n") + '\n\n\nif __name__ == "__main__":\n    unittest.main()\n',
+    }
 
 
 def _cases(path: str, function: functions.Function, sources: dict[str, str]) -> list[Case]:
@@ -182,7 +194,11 @@ def _cases(path: str, function: functions.Function, sources: dict[str, str]) -> 
     calls = [f"{function.name}({arguments})" for arguments in function.arguments]
     drafts = [Case(id=f"t{i}", module=module, call=call, expect="") for i, call in enumerate(calls)]
     outcomes = cases.run(sources, drafts)
-    return [Case(id=d.id, module=d.module, call=d.call, expect=detail) for d, (kind, detail) in zip(drafts, outcomes) if kind == "value"]
+    return [
+        Case(id=d.id, module=d.module, call=d.call, expect=detail)
+        for d, (kind, detail) in zip(drafts, outcomes)
+        if kind == "value"
+    ]
 
 
 def _break(good: dict[str, str], path: str, function: functions.Function, rng: random.Random) -> Broken | None:

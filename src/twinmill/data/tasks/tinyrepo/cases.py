@@ -39,7 +39,9 @@ class Sandboxless:
     """Modules made of source texts, importing only one another."""
 
     def __init__(self, sources: Mapping[str, str]):
-        self.sources = {path.removesuffix(".py").replace("/", "."): text for path, text in sources.items() if path.endswith(".py")}
+        self.sources = {
+            path.removesuffix(".py").replace("/", "."): text for path, text in sources.items() if path.endswith(".py")
+        }
         self.modules: dict[str, dict[str, Any]] = {}
         self.steps = 0
 

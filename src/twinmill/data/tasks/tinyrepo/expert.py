@@ -64,7 +64,9 @@ def _first(repo: Broken) -> int:
     return text[: text.index(repo.function.source)].count("\n")
 
 
-def plan(repo: Broken, style: Style, rng: random.Random, *, read_first: bool = False) -> list[tuple[Message, str | None]]:
+def plan(
+    repo: Broken, style: Style, rng: random.Random, *, read_first: bool = False
+) -> list[tuple[Message, str | None]]:
     """The turns of one episode: (what the expert says, the observation it will get; None = the episode is over)."""
     good = _lines(repo.good[repo.path])
     now = _lines(repo.bad[repo.path])

@@ -25,7 +25,13 @@ def _swap(line: str, table: dict[str, tuple[str, ...]], rng: random.Random) -> s
 
 
 def operator(lines: list[str], at: int, rng: random.Random) -> str | None:
-    table = {" + ": (" - ", " * "), " - ": (" + ",), " * ": (" + ", " - "), " // ": (" * ", " % "), " % ": (" // ", " * ")}
+    table = {
+        " + ": (" - ", " * "),
+        " - ": (" + ",),
+        " * ": (" + ", " - "),
+        " // ": (" * ", " % "),
+        " % ": (" // ", " * "),
+    }
     return _swap(lines[at], table, rng)
 
 
@@ -84,7 +90,14 @@ def initial(lines: list[str], at: int, rng: random.Random) -> str | None:
     match = re.match(r"^(\s*\w+ = )(0|1|\[\]|\{\}|\"\"|None)$", lines[at])
     if not match:
         return None
-    other = {"0": ("1", "-1", "None"), "1": ("0", "2"), "[]": ("{}", "0"), "{}": ("[]",), '""': ('" "', "[]"), "None": ("0",)}
+    other = {
+        "0": ("1", "-1", "None"),
+        "1": ("0", "2"),
+        "[]": ("{}", "0"),
+        "{}": ("[]",),
+        '""': ('" "', "[]"),
+        "None": ("0",),
+    }
     return match.group(1) + rng.choice(other[match.group(2)])
 
 
@@ -129,7 +142,11 @@ def swap_arguments(lines: list[str], at: int, rng: random.Random) -> str | None:
     if at == 0:
         return None
     match = re.search(r"\(([^(),]+), ([^(),]+)\)", lines[at])
-    return lines[at][: match.start()] + f"({match.group(2)}, {match.group(1)})" + lines[at][match.end() :] if match else None
+    return (
+        lines[at][: match.start()] + f"({match.group(2)}, {match.group(1)})" + lines[at][match.end() :]
+        if match
+        else None
+    )
 
 
 def returned(lines: list[str], at: int, rng: random.Random) -> str | None:
@@ -143,7 +160,11 @@ def bounds(lines: list[str], at: int, rng: random.Random) -> str | None:
     if not match:
         return None
     inner = match.group(1)
-    options = [f"1, {inner}", f"{inner} - 1"] if "," not in inner else [inner.replace(" + 1", ""), inner.replace("1, ", "2, ", 1)]
+    options = (
+        [f"1, {inner}", f"{inner} - 1"]
+        if "," not in inner
+        else [inner.replace(" + 1", ""), inner.replace("1, ", "2, ", 1)]
+    )
     return lines[at][: match.start(1)] + rng.choice(options) + lines[at][match.end(1) :]
 
 
@@ -155,7 +176,11 @@ def indent(lines: list[str], at: int, rng: random.Random) -> str | None:
 
 
 def key_word(lines: list[str], at: int, rng: random.Random) -> str | None:
-    words = [m for m in _NAME.finditer(lines[at]) if keyword.iskeyword(m.group()) and len(m.group()) > 2 and m.group() not in ("None", "not")]
+    words = [
+        m
+        for m in _NAME.finditer(lines[at])
+        if keyword.iskeyword(m.group()) and len(m.group()) > 2 and m.group() not in ("None", "not")
+    ]
     if not words:
         return None
     word = rng.choice(words)
@@ -179,7 +204,11 @@ def inject(source: str, rng: random.Random) -> tuple[str, int, str] | None:
     """
     lines = source.rstrip("\n").split("\n")
     family = rng.choice(list(FAULTS))
-    candidates = [(i, new) for i in range(len(lines)) if i != 1 and (new := FAULTS[family](lines, i, rng)) is not None and new != lines[i]]
+    candidates = [
+        (i, new)
+        for i in range(len(lines))
+        if i != 1 and (new := FAULTS[family](lines, i, rng)) is not None and new != lines[i]
+    ]
     if not candidates:
         return None
     at, new = rng.choice(candidates)

@@ -55,7 +55,20 @@ def _words(rng: random.Random, low: int = 0, high: int = 4) -> str:
 
 
 def _text(rng: random.Random) -> str:
-    pool = ("hello", "a b c", "Hi There", "noon", "abc", "x1y2", "sun sky", "AbBa", "", "data set", "12ab", "tea")
+    pool = (
+        "hello",
+        "a b c",
+        "Hi There",
+        "noon",
+        "abc",
+        "x1y2",
+        "sun sky",
+        "AbBa",
+        "",
+        "data set",
+        "12ab",
+        "tea",
+    )
     return repr(rng.choice(pool))
 
 
@@ -98,7 +111,13 @@ def _transform(rng: random.Random, x: str) -> tuple[str, str, str]:
 
 
 def _build(
-    rng: random.Random, family: str, name: str, params: str, doc: str, body: list[str], draw: Callable[[], str]
+    rng: random.Random,
+    family: str,
+    name: str,
+    params: str,
+    doc: str,
+    body: list[str],
+    draw: Callable[[], str],
 ) -> Function:
     lines = [f"def {name}({params}):", f'    """{doc}"""', *("    " + line for line in body)]
     seen: dict[str, None] = {}
@@ -136,7 +155,13 @@ def count(rng: random.Random) -> Function:
     cond, phrase, short = _predicate(rng, x)
     body = [f"{r} = 0", f"for {x} in {xs}:", f"    if {cond}:", f"        {r} += 1", f"return {r}"]
     return _build(
-        rng, "count", _name(rng, "count", short), xs, f"Count each {x} that is {phrase}.", body, lambda: _ints(rng)
+        rng,
+        "count",
+        _name(rng, "count", short),
+        xs,
+        f"Count each {x} that is {phrase}.",
+        body,
+        lambda: _ints(rng),
     )
 
 
@@ -145,7 +170,13 @@ def mapping(rng: random.Random) -> Function:
     f, word, short = _transform(rng, x)
     body = [f"{r} = []", f"for {x} in {xs}:", f"    {r}.append({f})", f"return {r}"]
     return _build(
-        rng, "mapping", _name(rng, "map", short or "same"), xs, f"List each {x} {word}.", body, lambda: _ints(rng, 1)
+        rng,
+        "mapping",
+        _name(rng, "map", short or "same"),
+        xs,
+        f"List each {x} {word}.",
+        body,
+        lambda: _ints(rng, 1),
     )
 
 
@@ -154,7 +185,13 @@ def select(rng: random.Random) -> Function:
     cond, phrase, short = _predicate(rng, x)
     body = [f"{r} = []", f"for {x} in {xs}:", f"    if {cond}:", f"        {r}.append({x})", f"return {r}"]
     return _build(
-        rng, "select", _name(rng, "keep", short), xs, f"Keep each {x} that is {phrase}.", body, lambda: _ints(rng, 1)
+        rng,
+        "select",
+        _name(rng, "keep", short),
+        xs,
+        f"Keep each {x} that is {phrase}.",
+        body,
+        lambda: _ints(rng, 1),
     )
 
 
@@ -188,7 +225,7 @@ def series(rng: random.Random) -> Function:
     n, i, r = _distinct(rng, ("n", "m", "k", "size"), ("i", "j"), TOTALS)
     f, word, short = _transform(rng, i)
     start = rng.choice((0, 1))
-    bounds, phrase = ((n, f"below {n}") if start == 0 else (f"1, {n} + 1", f"from 1 to {n}"))
+    bounds, phrase = (n, f"below {n}") if start == 0 else (f"1, {n} + 1", f"from 1 to {n}")
     body = [f"{r} = 0", f"for {i} in range({bounds}):", f"    {r} += {f}", f"return {r}"]
     doc = f"Sum each {i} {word} {phrase}." if short else f"Sum each {i} {phrase}."
     return _build(rng, "series", _name(rng, "series", short), n, doc, body, lambda: str(rng.randint(0, 9)))
@@ -208,11 +245,22 @@ def text_case(rng: random.Random) -> Function:
         (("upper", "upper case"), ("lower", "lower case"), ("title", "title case"), ("strip", "stripped"))
     )
     tail, phrase, short = rng.choice(
-        (("", "", ""), ("[::-1]", ", reversed", "rev"), ("[0:2]", ", first 2 letters", "head"), (' + "!"', ', with "!"', "mark"))
+        (
+            ("", "", ""),
+            ("[::-1]", ", reversed", "rev"),
+            ("[0:2]", ", first 2 letters", "head"),
+            (' + "!"', ', with "!"', "mark"),
+        )
     )
     body = [f"return {s}.{method}(){tail}"]
     return _build(
-        rng, "text_case", _name(rng, method, short), s, f"Return {s} in {word}{phrase}.", body, lambda: _text(rng)
+        rng,
+        "text_case",
+        _name(rng, method, short),
+        s,
+        f"Return {s} in {word}{phrase}.",
+        body,
+        lambda: _text(rng),
     )
 
 
@@ -229,7 +277,13 @@ def letters(rng: random.Random) -> Function:
     )
     body = [f"{r} = 0", f"for {c} in {s}:", f"    if {test}:", f"        {r} += 1", f"return {r}"]
     return _build(
-        rng, "letters", _name(rng, "count", short), s, f"Count each {c} that is {phrase}.", body, lambda: _text(rng)
+        rng,
+        "letters",
+        _name(rng, "count", short),
+        s,
+        f"Count each {c} that is {phrase}.",
+        body,
+        lambda: _text(rng),
     )
 
 
@@ -237,7 +291,15 @@ def tally(rng: random.Random) -> Function:
     xs, x, d = _distinct(rng, LISTS, ELEMENTS, ("d", "table", "counts", "seen"))
     body = [f"{d} = {{}}", f"for {x} in {xs}:", f"    {d}[{x}] = {d}.get({x}, 0) + 1", f"return {d}"]
     draw = lambda: _words(rng, 1) if rng.random() < 0.5 else _ints(rng, 1, 5, 0, 3)  # noqa: E731
-    return _build(rng, "tally", _name(rng, "tally", rng.choice(LISTS)), xs, f"Count how often each {x} occurs.", body, draw)
+    return _build(
+        rng,
+        "tally",
+        _name(rng, "tally", rng.choice(LISTS)),
+        xs,
+        f"Count how often each {x} occurs.",
+        body,
+        draw,
+    )
 
 
 def lookup(rng: random.Random) -> Function:
@@ -286,7 +348,13 @@ def joined(rng: random.Random) -> Function:
     method = rng.choice(("upper", "lower", "title"))
     body = [f"{r} = []", f"for {w} in {xs}:", f"    {r}.append({w}.{method}())", f'return "{sep}".join({r})']
     return _build(
-        rng, "joined", _name(rng, "join", word), xs, f"Join each {w} in {method} with a {word}.", body, lambda: _words(rng, 1)
+        rng,
+        "joined",
+        _name(rng, "join", word),
+        xs,
+        f"Join each {w} in {method} with a {word}.",
+        body,
+        lambda: _words(rng, 1),
     )
 
 
@@ -298,14 +366,35 @@ def clamp(rng: random.Random) -> Function:
     body = [f"if {n} < {low}:", f"    return {low}", f"if {n} > {high}:", f"    return {high}", f"return {n}"]
     draw = lambda: f"{rng.randint(-5, 12)}, {rng.randint(-2, 3)}, {rng.randint(4, 9)}"  # noqa: E731
     return _build(
-        rng, "clamp", _name(rng, "clamp"), f"{n}, {low}, {high}", f"Keep {n} at least {low} and at most {high}.", body, draw
+        rng,
+        "clamp",
+        _name(rng, "clamp"),
+        f"{n}, {low}, {high}",
+        f"Keep {n} at least {low} and at most {high}.",
+        body,
+        draw,
     )
 
 
 def running(rng: random.Random) -> Function:
     xs, x, s, r = _distinct(rng, LISTS, ELEMENTS, ("total", "s", "acc"), ("out", "result", "res"))
-    body = [f"{s} = 0", f"{r} = []", f"for {x} in {xs}:", f"    {s} += {x}", f"    {r}.append({s})", f"return {r}"]
-    return _build(rng, "running", _name(rng, "running", "sum"), xs, f"List the sum up to each {x}.", body, lambda: _ints(rng, 1))
+    body = [
+        f"{s} = 0",
+        f"{r} = []",
+        f"for {x} in {xs}:",
+        f"    {s} += {x}",
+        f"    {r}.append({s})",
+        f"return {r}",
+    ]
+    return _build(
+        rng,
+        "running",
+        _name(rng, "running", "sum"),
+        xs,
+        f"List the sum up to each {x}.",
+        body,
+        lambda: _ints(rng, 1),
+    )
 
 
 def product(rng: random.Random) -> Function:
@@ -313,7 +402,13 @@ def product(rng: random.Random) -> Function:
     cond, phrase, short = _predicate(rng, x)
     body = [f"{r} = 1", f"for {x} in {xs}:", f"    if {cond}:", f"        {r} *= {x}", f"return {r}"]
     return _build(
-        rng, "product", _name(rng, "product", short), xs, f"Multiply each {x} that is {phrase}.", body, lambda: _ints(rng, 1)
+        rng,
+        "product",
+        _name(rng, "product", short),
+        xs,
+        f"Multiply each {x} that is {phrase}.",
+        body,
+        lambda: _ints(rng, 1),
     )
 
 
@@ -330,7 +425,13 @@ def last_match(rng: random.Random) -> Function:
     cond, phrase, short = _predicate(rng, x)
     body = [f"{r} = None", f"for {x} in {xs}:", f"    if {cond}:", f"        {r} = {x}", f"return {r}"]
     return _build(
-        rng, "last_match", _name(rng, "last", short), xs, f"Return the last {x} that is {phrase}, or None.", body, lambda: _ints(rng)
+        rng,
+        "last_match",
+        _name(rng, "last", short),
+        xs,
+        f"Return the last {x} that is {phrase}, or None.",
+        body,
+        lambda: _ints(rng),
     )
 
 
@@ -340,7 +441,13 @@ def difference(rng: random.Random) -> Function:
     a, b = _distinct(rng, ("a", "p", "good"), ("b", "q", "bad"))
     body = [f"{a} = [{x} for {x} in {xs} if {cond}]", f"{b} = len({xs}) - len({a})", f"return len({a}) - {b}"]
     return _build(
-        rng, "difference", _name(rng, "diff", short), xs, f"Count each {x} that is {phrase} minus the rest.", body, lambda: _ints(rng)
+        rng,
+        "difference",
+        _name(rng, "diff", short),
+        xs,
+        f"Count each {x} that is {phrase} minus the rest.",
+        body,
+        lambda: _ints(rng),
     )
 
 
@@ -350,7 +457,13 @@ def distance(rng: random.Random) -> Function:
     body = [f"{r} = abs({a} - {b})", f"if {r} > {k}:", f"    return {k}", f"return {r}"]
     draw = lambda: f"{rng.randint(-5, 12)}, {rng.randint(-5, 12)}"  # noqa: E731
     return _build(
-        rng, "distance", _name(rng, "distance"), f"{a}, {b}", f"Return {a} minus {b} without sign, at most {k}.", body, draw
+        rng,
+        "distance",
+        _name(rng, "distance"),
+        f"{a}, {b}",
+        f"Return {a} minus {b} without sign, at most {k}.",
+        body,
+        draw,
     )
 
 
@@ -360,7 +473,13 @@ def initials(rng: random.Random) -> Function:
     method = rng.choice(("upper", "lower"))
     body = [f'{r} = ""', f"for {w} in {xs}:", f"    {r} += {w}[{pos}].{method}()", f"return {r}"]
     return _build(
-        rng, "initials", _name(rng, "letters", word), xs, f"Join the {word} letter of each {w} in {method}.", body, lambda: _words(rng, 1)
+        rng,
+        "initials",
+        _name(rng, "letters", word),
+        xs,
+        f"Join the {word} letter of each {w} in {method}.",
+        body,
+        lambda: _words(rng, 1),
     )
 
 

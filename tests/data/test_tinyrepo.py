@@ -1,0 +1,116 @@
+"""tinyrepo: pure in its seed, disjoint splits, faults that fail and oracles that mend."""
+
+import ast
+import random
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from twinmill.data.curriculum import attempt_seed, task_of
+from twinmill.data.tasks.tinyrepo import PUBLIC, TinyRepo, cases, faults, functions
+from twinmill.data.tasks.tinyrepo.expert import Style, plan
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_faults_fail_and_oracles_mend(level):
+    taskset = TinyRepo(level)
+    for split in ("train", "heldout"):
+        for task_id in taskset.ids(split)[:15]:
+            task = taskset.load(task_id)
+            files, mended = task.machine.files, {**task.machine.files, **taskset.oracle(task_id)}
+            assert not cases.report(files, task.public_cases).startswith("ok")
+            assert cases.report(mended, task.grader.cases) == f"ok {len(task.grader.cases)}"
+            assert len(task.grader.cases) > len(task.public_cases) == PUBLIC
+            changed = [p for p in files if files[p] != mended[p]]
+            assert len(changed) == 1
+
+
+def test_level_0_is_one_file_of_at_most_12_lines_shown_with_numbers():
+    taskset = TinyRepo(0)
+    for task_id in taskset.ids("train")[:50]:
+        task = taskset.load(task_id)
+        assert list(task.machine.files) == ["main.py"]
+        lines = task.machine.files["main.py"].splitlines()
+        assert len(lines) <= 12
+        assert f"{len(lines)}|{lines[-1]}" in task.messages[0].content
+
+
+def test_the_top_level_has_8_files_with_docstrings_and_unit_tests_that_pass_when_mended(tmp_path):
+    taskset = TinyRepo(3)
+    task_id = taskset.ids("train")[1]
+    files = {**taskset.load(task_id).machine.files, **taskset.oracle(task_id)}
+    assert len(files) == 8
+    for path, text in files.items():
+        (tmp_path / path).write_text(text)
+        if path not in ("app.py", "test_app.py", "README.md"):
+            assert all(ast.get_docstring(node) for node in ast.parse(text).body)
+    done = subprocess.run([sys.executable, "test_app.py"], cwd=tmp_path, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_splits_share_no_family_and_at_least_twelve_fault_families_occur():
+    assert not set(functions.TRAIN) & set(functions.HELD_OUT)
+    taskset = TinyRepo(0)
+    seen = Counter(taskset.load(i).tags[2] for i in taskset.ids("train")[:600])
+    assert len(faults.FAULTS) >= 12
+    assert len(seen) >= 12, seen
+    families = {split: {taskset.load(i).tags[1] for i in taskset.ids(split)[:200]} for split in ("train", "heldout")}
+    assert not families["train"] & families["heldout"]
+
+
+def test_a_task_is_the_same_in_every_process():
+    code = (
+        "from twinmill.data.tasks.tinyrepo import TinyRepo; from twinmill.records import wire;"
+        "import blake3; t = TinyRepo(2);"
+        "print(blake3.blake3(b''.join(wire.pack(t.load(i)) for i in t.ids('train')[:5])).hexdigest())"
+    )
+    digests = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, env={"PYTHONHASHSEED": seed}, check=True).stdout
+        for seed in ("0", "1")
+    }
+    assert len(digests) == 1
+
+
+def test_an_unknown_split_level_or_id_is_refused_by_name():
+    with pytest.raises(ValueError, match="levels 0 to 3"):
+        TinyRepo(9)
+    with pytest.raises(ValueError, match="splits train, heldout"):
+        TinyRepo(0).ids("test")
+    with pytest.raises(ValueError, match="not a tinyrepo task"):
+        TinyRepo(0).load("other/0/train/1")
+
+
+def test_a_fault_that_loops_for_ever_is_stopped():
+    case = [cases.Case(id="t", module="m", call="f([1])", expect="1")]
+    endless = "def f(xs):\n    for x in xs:\n        xs.append(x)\n    return xs\n"
+    assert cases.run({"m.py": endless}, case) == [("steps", "")]
+
+
+def test_the_curriculum_meets_every_task_once_before_any_twice():
+    ids = TinyRepo(0).ids("heldout")
+    seen = [task_of(slot, ids, seed=5) for slot in range(len(ids))]
+    assert len(set(seen)) == len(ids)
+    assert task_of(len(ids), ids, 5) == seen[0]
+    assert seen[:50] != [task_of(slot, ids, seed=6) for slot in range(50)]
+    assert len({attempt_seed(s, n, k) for s in range(3) for n in range(40) for k in range(8)}) == 3 * 40 * 8
+
+
+def test_the_expert_ends_well_when_it_tests_and_errs_as_often_as_its_style_says():
+    taskset = TinyRepo(0)
+    right = Counter()
+    for i, task_id in enumerate(taskset.ids("train")[:150]):
+        repo = taskset.broken(task_id)
+        for name, style in {"careful": Style(tests=1.0), "hasty": Style(tests=0.0, wrong_guess=0.5)}.items():
+            now = repo.bad[repo.path].rstrip("\n").split("\n")
+            turns = plan(repo, style, random.Random(i))
+            for message, _ in turns:
+                edit = message.tool_calls[0].arguments
+                if "line" in edit:
+                    now[edit["line"] - 1] = edit["text"]
+            assert turns[-1][0].tool_calls[0].name == "finish"
+            text = {**repo.bad, repo.path: "\n".join(now) + "\n"}
+            right[name] += cases.report(text, repo.cases).startswith("ok")
+    assert right["careful"] >= 146  # a wrong guess may pass the public cases and fail a hidden one
+    assert 45 <= right["hasty"] <= 105
