@@ -1,0 +1,1 @@
+"""Losses: pure functions from `base.Tokens` to `base.LossValue`, one per file."""

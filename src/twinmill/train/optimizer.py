@@ -1,0 +1,185 @@
+"""AdamW over fp32 masters, for a model whose weights hold bf16 values.
+
+The model computes with what engines serve: its parameters are fp32 tensors, but every value in them is one that
+the stored dtype (bf16 by default) can hold. The optimizer keeps the exact fp32 masters, moves those, and writes
+them rounded into the model. Masters, moments and gradients each lie in one flat buffer per decay group, so that an
+update is one pass over memory instead of a call per tensor; parameters keep their own, aligned storage.
+
+Not covered: sharding (FSDP2), other optimizers.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import torch
+from msgspec import Struct
+from torch import Tensor, nn
+
+
+def _constant(progress: float, floor: float) -> float:
+    return 1.0
+
+
+def _cosine(progress: float, floor: float) -> float:
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
+
+
+SCHEDULES: Mapping[str, Callable[[float, float], float]] = {"constant": _constant, "cosine": _cosine}
+
+
+class AdamW(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    lr: float = 1e-4
+    """peak learning rate; 0 = weights never change"""
+    warmup: int = 0
+    """steps of linear rise to lr; 0 = none"""
+    schedule: str = "constant"
+    """what follows the warm-up: constant or cosine"""
+    horizon: int = 0
+    """step at which cosine reaches lr * floor; needed for cosine, 0 otherwise"""
+    floor: float = 0.1
+    """share of lr at which cosine ends"""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """decay of the first and second moment per step"""
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    """per unit of lr, on matrices alone; 0 = none"""
+    clip: float = 1.0
+    """largest norm of the whole gradient; 0 = not clipped"""
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule is {self.schedule!r}; choose one of {', '.join(SCHEDULES)}")
+        if self.schedule == "cosine" and self.horizon <= self.warmup:
+            raise ValueError(f"horizon is {self.horizon}; cosine needs one beyond warmup ({self.warmup})")
+        if min(self.lr, self.warmup, self.weight_decay, self.clip) < 0:
+            raise ValueError("lr, warmup, weight_decay and clip must be at least 0")
+
+
+def lr_at(config: AdamW, step: int) -> float:
+    """Learning rate of step `step` (from 0). Example: lr 1, warmup 4: steps 0, 1, 2, 3 have .25, .5, .75, 1."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(config.horizon - config.warmup, 1)
+    return config.lr * SCHEDULES[config.schedule](progress, config.floor)
+
+
+class Applied(NamedTuple):
+    grad_norm: float
+    """before clipping"""
+    lr: float
+
+
+class NotFinite(ArithmeticError):
+    """The gradient is not finite; nothing was changed."""
+
+
+class Optimizer:
+    """Owns the masters, the moments and the model's gradients. `stored` = dtype of each parameter on disk."""
+
+    def __init__(
+        self, parameters: Iterable[tuple[str, nn.Parameter]], config: AdamW, stored: Mapping[str, torch.dtype] = {}
+    ) -> None:
+        self.config = config
+        named = list(parameters)
+        matrices = [(name, p) for name, p in named if p.dim() > 1]
+        vectors = [(name, p) for name, p in named if p.dim() <= 1]
+        self._flats = [_Flat(group, stored) for group in (matrices, vectors) if group]
+        decays = (config.weight_decay, 0.0) if matrices else (0.0,)
+        self._adam = torch.optim.AdamW(
+            [{"params": [f.master], "weight_decay": decay} for f, decay in zip(self._flats, decays, strict=False)],
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            fused=True,
+        )
+        for flat in self._flats:
+            flat.start(self._adam)
+
+    def zero(self) -> None:
+        for flat in self._flats:
+            flat.master.grad.zero_()
+
+    def step(self, step: int) -> Applied:
+        """Clip, update the masters, write the rounded weights. Raises NotFinite before anything is changed."""
+        for flat in self._flats:
+            flat.check()
+        norms = [torch.linalg.vector_norm(flat.master.grad) for flat in self._flats]
+        norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+        if not math.isfinite(norm):
+            raise NotFinite(f"step {step}: the gradient's norm is {norm}")
+        if 0 < self.config.clip < norm:
+            for flat in self._flats:
+                flat.master.grad.mul_(self.config.clip / norm)
+        lr = lr_at(self.config, step)
+        for group in self._adam.param_groups:
+            group["lr"] = lr
+        self._adam.step()
+        for flat in self._flats:
+            flat.write_rounded()
+        return Applied(norm, lr)
+
+    def state(self) -> dict[str, Tensor]:
+        """ "master/<parameter>", "exp_avg/...", "exp_avg_sq/..." and "updates"; shares memory with the optimizer."""
+        out: dict[str, Tensor] = {}
+        for flat in self._flats:
+            moments = self._adam.state[flat.master]
+            out["updates"] = moments["step"]
+            for kind, buffer in (("master", flat.master.data), *((k, moments[k]) for k in _MOMENTS)):
+                out |= {f"{kind}/{name}": view for name, view in flat.views(buffer).items()}
+        return out
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take `state` over and write the rounded weights into the model. ValueError when it is of another model."""
+        own = self.state()
+        wrong = sorted(
+            name
+            for name in own.keys() | state.keys()
+            if name not in own or name not in state or own[name].shape != state[name].shape
+        )
+        if wrong:
+            raise ValueError(f"optimizer state of another model: {len(wrong)} tensors differ, the first is {wrong[0]}")
+        for flat in self._flats:
+            self._adam.state[flat.master]["step"].copy_(state["updates"])
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+        for flat in self._flats:
+            flat.write_rounded()
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class _Flat:
+    """One flat master for several parameters; their gradients are views of its gradient."""
+
+    def __init__(self, named: list[tuple[str, nn.Parameter]], stored: Mapping[str, torch.dtype]) -> None:
+        self.named = named
+        self.dtypes = [stored.get(name, torch.bfloat16) for name, _ in named]
+        self.master = nn.Parameter(torch.cat([p.detach().flatten() for _, p in named]))
+        self.master.grad = torch.zeros_like(self.master)
+        self.grads = self.views(self.master.grad)
+        for name, p in named:
+            p.grad = self.grads[name]
+
+    def start(self, adam: torch.optim.AdamW) -> None:
+        """Moments exist before the first update, so that a state can be loaded into them."""
+        zeros = {name: torch.zeros_like(self.master.data) for name in _MOMENTS}
+        adam.state[self.master] = {"step": torch.zeros(()), **zeros}
+
+    def views(self, buffer: Tensor) -> dict[str, Tensor]:
+        parts = buffer.split([p.numel() for _, p in self.named])
+        return {name: part.view(p.shape) for (name, p), part in zip(self.named, parts, strict=True)}
+
+    def check(self) -> None:
+        for name, p in self.named:
+            if p.grad is not self.grads[name]:
+                raise RuntimeError(
+                    f"{name}.grad was replaced; the optimizer owns it: call Optimizer.zero, not zero_grad"
+                )
+
+    @torch.no_grad()
+    def write_rounded(self) -> None:
+        views = self.views(self.master.data)
+        for (name, p), dtype in zip(self.named, self.dtypes, strict=True):
+            p.copy_(views[name].to(dtype))

@@ -1,0 +1,127 @@
+"""The one optimizer step. Mid-training, SFT and RL feed it microbatches; it neither knows nor asks which of them did.
+
+    consumes      microbatches (of corpora, chats or groups; credit is already in them) and the model's weights
+    produces      changed weights and a StepReport
+    waits for     nothing
+
+A step without microbatches (every group dropped, or none with variance) changes nothing at all, not even by the
+momentum of earlier ones. Deterministic: the same weights, state, microbatches and number of threads give the same
+bits.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from twinmill.batch.mismatch import fresh_and_stale
+from twinmill.model.transformer import Decoder
+from twinmill.records.samples import Microbatch, StepReport
+
+from .loss.base import Loss, Tokens
+from .optimizer import NotFinite, Optimizer
+
+
+class Compute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    temperature: float = 1.0
+    """at which the engine sampled; log-probabilities of both sides are of that distribution"""
+    replay_floor: float = 0.0
+    """a recorded expert stays iff its score is at least so many times the router's own k-th best; 0 = always"""
+    aux: float = 0.0
+    """weight of the experts' load-balance loss; 0 = none"""
+
+
+class TrainStep:
+    """decoder + optimizer + loss. Holds no state of its own."""
+
+    def __init__(self, decoder: Decoder, optimizer: Optimizer, loss: Loss, compute: Compute) -> None:
+        self.decoder, self.optimizer, self.loss, self.compute = decoder, optimizer, loss, compute
+
+    def run(self, microbatches: Sequence[Microbatch], *, step: int, version: int, source: str) -> StepReport:
+        """One update. `step` fixes the learning rate; `version` is what tokens count as fresh against.
+
+        Raises NotFinite, naming the step and the samples, with weights and optimizer as they were.
+        """
+        started = time.perf_counter()
+        tally = _Tally()
+        all_tokens = sum(len(m.token_ids) for m in microbatches)
+        self.optimizer.zero()
+        for microbatch in microbatches:
+            self._accumulate(microbatch, len(microbatch.token_ids) / all_tokens, tally, step)
+        computed = time.perf_counter()
+        applied = self.optimizer.step(step) if microbatches else None
+        return tally.report(
+            step=step,
+            version=version,
+            source=source,
+            grad_norm=applied.grad_norm if applied else 0.0,
+            lr=applied.lr if applied else 0.0,
+            seconds={"compute": computed - started, "update": time.perf_counter() - computed},
+        )
+
+    def _accumulate(self, microbatch: Microbatch, share: float, tally: "_Tally", step: int) -> None:
+        output = self.decoder(*inputs_of(microbatch), self.compute.replay_floor)
+        rows = torch.from_numpy(np.flatnonzero(microbatch.mask))
+        logprobs = logprobs_at(self.decoder, output.hidden, microbatch, rows, self.compute.temperature)
+        value = self.loss(_tokens(microbatch, rows, logprobs))
+        loss = value.loss + self.compute.aux * share * output.aux_loss if self.compute.aux else value.loss
+        if not torch.isfinite(loss):
+            raise NotFinite(f"step {step}: the loss is {float(loss.detach())} on {', '.join(microbatch.sample_ids)}")
+        loss.backward()
+        tally.sums.update(value.sums)
+        tally.sums["aux"] += share * float(output.aux_loss.detach())
+        tally.samples += len(microbatch.sample_ids)
+        tally.tokens += len(rows)
+        tally.positions += 0 if microbatch.experts is None else int((microbatch.experts[:, :, 0] >= 0).sum())
+        tally.replayed += output.replayed
+        tally.refused += output.refused
+        if value.log_ratio is not None:
+            tally.log_ratios.append(value.log_ratio.numpy())
+            tally.versions.append(microbatch.versions[microbatch.mask])
+
+
+def inputs_of(microbatch: Microbatch) -> tuple[Tensor, Tensor, tuple[int, ...], Tensor | None]:
+    """Arguments of Decoder.forward: token ids, positions, segment lengths, recorded experts."""
+    experts = None if microbatch.experts is None else torch.from_numpy(microbatch.experts)
+    token_ids = torch.from_numpy(microbatch.token_ids)
+    return token_ids, torch.from_numpy(microbatch.positions), microbatch.segment_lens, experts
+
+
+def logprobs_at(decoder: Decoder, hidden: Tensor, microbatch: Microbatch, rows: Tensor, temperature: float) -> Tensor:
+    """Log-probability of the token at each row given those before it: token i is predicted by hidden state i - 1."""
+    targets = torch.from_numpy(microbatch.token_ids)[rows]
+    return decoder.logprobs(hidden.index_select(0, rows - 1), targets, temperature)
+
+
+def _tokens(microbatch: Microbatch, rows: Tensor, logprobs: Tensor) -> Tokens:
+    at = (torch.from_numpy(a)[rows] for a in (microbatch.logprobs, microbatch.advantages, microbatch.weights))
+    return Tokens(logprobs, *at, microbatch.denominator)
+
+
+class _Tally:
+    """What the microbatches of one step add up to."""
+
+    def __init__(self) -> None:
+        self.sums: Counter[str] = Counter()
+        self.samples = self.tokens = self.positions = self.replayed = self.refused = 0
+        self.log_ratios: list[np.ndarray] = []
+        self.versions: list[np.ndarray] = []
+
+    def report(self, **fields) -> StepReport:
+        clipped = self.sums.pop("clipped", 0.0)
+        if self.log_ratios:
+            ratios, versions = np.concatenate(self.log_ratios), np.concatenate(self.versions)
+            fields["fresh"], fields["stale"] = fresh_and_stale(ratios, versions, fields["version"])
+        return StepReport(
+            samples=self.samples,
+            tokens=self.tokens,
+            loss=dict(self.sums),
+            clipped_frac=clipped / max(self.tokens, 1),
+            replayed_frac=self.replayed / max(self.positions, 1),
+            refused_frac=self.refused / max(self.positions, 1),
+            **fields,
+        )
