@@ -17,19 +17,17 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from typing import Protocol
 
 import obstore
 from blake3 import blake3
-from msgspec import Struct, structs
+from msgspec import structs
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
 from twinmill.records.base import Ref
 
+from .backends import Backend, StoreConfig, open_backend
 from .errors import Corrupt, NotFound, StoreFull, StoreRefused, StoreUnavailable
 
 NAMED_WRITES = (
@@ -57,32 +55,10 @@ crash_points: Callable[[str], None] = _no_crash
 def named_write(name: str) -> Iterator[None]:
     """Mark a write as a place where a process may die. `name` is one of NAMED_WRITES."""
     if name not in NAMED_WRITES:
-        raise ValueError(
-            f"write {name!r} is not in NAMED_WRITES, so no crash test would ever die at it; add it there"
-        )
+        raise ValueError(f"write {name!r} is not in NAMED_WRITES, so no crash test would ever die at it; add it there")
     crash_points(f"{name}:before")
     yield
     crash_points(f"{name}:after")
-
-
-class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the two logs and everything big live."""
-
-    url: str = ""
-    """file:///dir, a path, memory://, s3://bucket/prefix, gs://..., az://...; "" = the run's own store/"""
-    deadline_s: float = 30.0
-    """seconds of silence from a bucket, retries included, after which it counts as lost"""
-    transfer_s: float = 600.0
-    """longest time in seconds that one request may take while bytes still flow"""
-    endpoint: str = ""
-    """URL of an S3-compatible server; "" = AWS. http:// is allowed only when spelled here"""
-    region: str = ""
-    """"" = the client's own environment, else us-east-1"""
-    access_key_id: str = ""
-    """"" = the client's own chain: environment, then the machine's role. Safer: configs are recorded"""
-    secret_access_key: str = ""
-    fsync: bool = False
-    """local folder only: flush object and folder to the disk before a write returns (survives power loss)"""
 
 
 def digest_of(data: bytes | memoryview) -> str:
@@ -159,10 +135,10 @@ def check_key(key: str) -> None:
 class ObjectBlobs:
     """Blobs over obstore. `root` is the local folder, None for memory and buckets."""
 
-    def __init__(self, store: ObjectStore, url: str, config: StoreConfig, root: Path | None = None) -> None:
-        self.url = url
-        self.root = root
-        self._store = store
+    def __init__(self, backend: Backend, config: StoreConfig) -> None:
+        self.url = backend.url
+        self.root = backend.root
+        self._store = backend.store
         self._config = config
 
     def __repr__(self) -> str:
@@ -180,9 +156,7 @@ class ObjectBlobs:
         with self._errors("read", key):
             data = bytes(obstore.get_range(self._store, key, start=offset, length=length))
         if len(data) != length:
-            raise Corrupt(
-                key, f"wanted bytes {offset} to {offset + length}, the object ends at {offset + len(data)}"
-            )
+            raise Corrupt(key, f"wanted bytes {offset} to {offset + length}, the object ends at {offset + len(data)}")
         return data
 
     def put(self, key: str, data: bytes) -> None:
@@ -290,6 +264,8 @@ class ObjectBlobs:
         except (AlreadyExistsError, FileExistsError):
             raise
         except FileNotFoundError as error:
+            if doing == "write":
+                raise StoreRefused(f"{where}: there is no such bucket or folder; make it first") from error
             raise NotFound(key, self.url) from error
         except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
             raise StoreRefused(f"{where}: {_first_line(error)}; check credentials and rights") from error
@@ -319,81 +295,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _client(config: StoreConfig) -> dict[str, Any]:
-    """Bounds for a bucket: a try may be silent for half the deadline, and none starts later than that."""
-    half = timedelta(seconds=config.deadline_s / 2)
-    return {
-        "client_options": {
-            "connect_timeout": min(half, timedelta(seconds=5)),
-            "read_timeout": half,
-            "timeout": timedelta(seconds=max(config.transfer_s, config.deadline_s / 2)),
-            "allow_http": config.endpoint.startswith("http://"),
-        },
-        "retry_config": {
-            "max_retries": 10,
-            "retry_timeout": half,
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=100),
-                "max_backoff": min(half / 4, timedelta(seconds=2)),
-                "base": 2,
-            },
-        },
-    }
-
-
-def _open_local(url: str, config: StoreConfig) -> ObjectBlobs:
-    root = Path(urlsplit(url).path if url.startswith("file://") else url).expanduser().absolute()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreRefused(f"cannot make the store folder {root}: {error}") from error
-    return ObjectBlobs(LocalStore(root), f"file://{root}", config, root)
-
-
-def _open_memory(url: str, config: StoreConfig) -> ObjectBlobs:
-    return ObjectBlobs(MemoryStore(), url, config)
-
-
-def _open_s3(url: str, config: StoreConfig) -> ObjectBlobs:
-    keys = {
-        "endpoint": config.endpoint,
-        "region": config.region,
-        "access_key_id": config.access_key_id,
-        "secret_access_key": config.secret_access_key,
-    }
-    parts = urlsplit(url)
-    if not parts.netloc:
-        raise StoreRefused(f"store {url!r} names no bucket; want s3://bucket/prefix")
-    given = {name: value for name, value in keys.items() if value}
-    prefix = parts.path.strip("/") or None
-    store = S3Store(parts.netloc, prefix=prefix, **given, **_client(config))  # type: ignore[arg-type]
-    return ObjectBlobs(store, url, config)
-
-
-def _open_other_bucket(url: str, config: StoreConfig) -> ObjectBlobs:
-    given = [
-        name for name in ("endpoint", "region", "access_key_id", "secret_access_key") if getattr(config, name)
-    ]
-    if given:
-        raise StoreRefused(
-            f"store {url!r}: {', '.join(given)} is for s3:// only; set this cloud's own environment"
-        )
-    return ObjectBlobs(from_url(url, **_client(config)), url, config)
-
-
-_SCHEMES: dict[str, Callable[[str, StoreConfig], ObjectBlobs]] = {
-    "": _open_local,
-    "file": _open_local,
-    "memory": _open_memory,
-    "s3": _open_s3,
-    "gs": _open_other_bucket,
-    "az": _open_other_bucket,
-}
-
-
-def open_blobs(
-    url: str, *, deadline_s: float | None = None, config: StoreConfig | None = None
-) -> ObjectBlobs:
+def open_blobs(url: str, *, deadline_s: float | None = None, config: StoreConfig | None = None) -> ObjectBlobs:
     """Open the store at `url`; nothing is read or written yet, except that a local folder is made.
 
     deadline_s overrides config.deadline_s. `memory://` is a fresh, private store each time: share the object.
@@ -401,11 +303,4 @@ def open_blobs(
     config = config or StoreConfig()
     if deadline_s is not None:
         config = structs.replace(config, deadline_s=deadline_s)
-    if config.deadline_s <= 0:
-        raise StoreRefused(f"store.deadline_s is {config.deadline_s}; want seconds > 0")
-    scheme = urlsplit(url).scheme
-    if scheme not in _SCHEMES:
-        raise StoreRefused(
-            f"store {url!r}: unknown scheme {scheme!r}; want one of {', '.join(filter(None, _SCHEMES))}"
-        )
-    return _SCHEMES[scheme](url, config)
+    return ObjectBlobs(open_backend(url, config), config)

@@ -100,9 +100,7 @@ class EpisodesLog:
     def lanes(self) -> list[str]:
         return self._attempts.lanes()
 
-    def attempts_of(
-        self, cluster: str, slots: Iterable[int]
-    ) -> dict[tuple[int, int], tuple[LogPos, Attempt]]:
+    def attempts_of(self, cluster: str, slots: Iterable[int]) -> dict[tuple[int, int], tuple[LogPos, Attempt]]:
         """(slot, attempt) -> its first finished attempt in the cluster's lane: those are not run again."""
         wanted = set(slots)
         admits = [admit for slot in wanted if (admit := self.admit_of(slot)) is not None]

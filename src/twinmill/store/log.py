@@ -31,7 +31,7 @@ def indexed(prefix: str, index: int) -> str:
 def index_of(key: str) -> int:
     """The number that `indexed` put into `key`; Corrupt for a foreign object among them."""
     name = key.rsplit("/", 1)[-1]
-    if len(name) != 10 or not name.isdecimal():
+    if len(name) != 10 or not (name.isascii() and name.isdecimal()):
         raise Corrupt(key, f"{name!r} is not a 10-digit index; something else wrote into this log")
     return int(name)
 

@@ -140,6 +140,4 @@ def _need(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(
-            f"metrics sink {extra!r} needs: pip install 'twinmill[{extra}]' ({error})"
-        ) from error
+        raise ImportError(f"metrics sink {extra!r} needs: pip install 'twinmill[{extra}]' ({error})") from error

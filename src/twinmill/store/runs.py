@@ -138,9 +138,7 @@ class RunFolder:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-                raise StoreError(
-                    f"socket folder {folder} belongs to somebody else; remove it or move the run folder"
-                )
+                raise StoreError(f"socket folder {folder} belongs to somebody else; remove it or move the run folder")
             folder.chmod(0o700)
         return folder
 
@@ -187,7 +185,5 @@ def _kind_when_full(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _NO_ROOM:
-            raise StoreFull(
-                f"no room left to write {path} ({error.strerror}); free some and resume the run"
-            ) from error
+            raise StoreFull(f"no room left to write {path} ({error.strerror}); free some and resume the run") from error
         raise
