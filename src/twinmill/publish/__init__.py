@@ -9,3 +9,7 @@ subscriber.py   a cluster's end: prepare beside what is served, commit after the
 mirror.py       a cluster's read-through copy of the store, over a link of bounded speed
 materialize.py  any version as a Hugging Face folder; a report on the whole log
 """
+
+from .config import LinkConfig, PublishConfig
+
+__all__ = ["LinkConfig", "PublishConfig"]

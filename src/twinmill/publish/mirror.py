@@ -12,23 +12,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
-
 from twinmill.records.base import Ref
 from twinmill.store.blobs import Blobs, digest_of, named_write, open_blobs, verify_ref
 from twinmill.store.errors import Corrupt, NotFound
 from twinmill.store.frame import HEAD_BYTES, seal, unseal
 
+from .config import LinkConfig
+
 IMMUTABLE = ("weights/manifests/", "weights/objects/")
-
-
-class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The road between a cluster and the store, to simulate a far one."""
-
-    bytes_per_s: float = 0.0
-    """bandwidth, shared by all transfers of the process, either direction; 0 = unshaped"""
-    latency_s: float = 0.0
-    """seconds that every request waits before its first byte; 0 = none"""
 
 
 class Link:

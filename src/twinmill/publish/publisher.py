@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
 
 from twinmill.records.base import Ref
 from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
@@ -18,16 +17,10 @@ from twinmill.store.blobs import Blobs
 
 from .chain import Weights, rebuild
 from .codec import CODECS
+from .config import PublishConfig
 from .errors import Refused
 from .manifest import WeightsLog, lineage_of
 from .tensors import Array, State, bits_of, check_state, model_digest, pack_safetensors, tensor_digest
-
-
-class PublishConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    full_every: int = 50
-    """versions from one full version to the next, deltas between; 1 = every one is full, 0 = only the first"""
-    codec: str = "gaps"
-    """how a changed tensor is encoded in a delta: a name in publish.codec.CODECS"""
 
 
 class _Body(NamedTuple):
