@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 
@@ -73,8 +74,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 _INERT = frozenset(
-    (
-        *_SPECIAL,
+    [
         "model_type",
         "architectures",
         "dtype",
@@ -82,15 +82,11 @@ _INERT = frozenset(
         "transformers_version",
         "use_cache",
         "_name_or_path",
-    )
-    + (
         "attention_dropout",
         "router_aux_loss_coef",
         "output_router_logits",
         "max_window_layers",
         "sliding_window",
-    )
-    + (
         "pretraining_tp",
         "id2label",
         "label2id",
@@ -98,11 +94,15 @@ _INERT = frozenset(
         "problem_type",
         "return_dict",
         "output_attentions",
-    )
-    + ("output_hidden_states", "is_encoder_decoder", "chunk_size_feed_forward", "unsloth_version", "auto_map")
-)
-"""Keys that change nothing in the forward pass of these families (sliding_window counts only with use_sliding_window)."""
+        "output_hidden_states",
+        "is_encoder_decoder",
+        "chunk_size_feed_forward",
+        "auto_map",
+    ]
+) | set(_SPECIAL)
+"""Keys that change nothing in the forward pass (sliding_window counts only with use_sliding_window)."""
 
+_REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
 _SIZES = {
     "vocab_size": "vocab",
     "hidden_size": "width",
@@ -138,44 +138,62 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2_moe": {"tied": False, "qkv_bias": True, "norm_topk": False},
     "qwen3_moe": {"tied": False, "qk_norm": True, "norm_topk": False},
 }
-"""What a family fixes, and its defaults for keys that a config.json may leave out."""
+"""A family's defaults for what a config.json leaves out."""
 
 
 def from_hf(raw: Mapping[str, Any]) -> ModelConfig:
     """The config of a Hugging Face model. Raises ConfigError naming the first key that is not implemented."""
     family = raw.get("model_type")
     if family not in _FAMILIES:
-        raise ConfigError(
-            f"config.json: model_type {family!r} is not implemented; known: {', '.join(_FAMILIES)}"
-        )
+        raise ConfigError(f"config.json: model_type {family!r} is not implemented; known: {', '.join(_FAMILIES)}")
     moe = family.endswith("_moe")
     fields: dict[str, Any] = {"family": family, **_FAMILIES[family]}
     names = {**_SIZES, **_MOE_SIZES} if moe else _SIZES
+    for key in _REQUIRED:
+        if key not in raw:
+            raise ConfigError(f"config.json: key {key!r} is missing")
     for key, value in raw.items():
         if key in names:
-            fields[names[key]] = value
+            fields[names[key]] = _typed(key, value, names[key])
         elif key in _ONLY:
             if value not in _ONLY[key]:
-                raise ConfigError(
-                    f"config.json: {key} = {value!r} is not implemented; known: {_ONLY[key][0]!r}"
-                )
+                known = _ONLY[key][0]
+                raise ConfigError(f"config.json: {key} = {value!r} is not implemented; known: {known!r}")
         elif key not in _STRUCTURED and key not in _INERT:
-            raise ConfigError(
-                f"config.json: key {key!r} is not known for {family}; its effect would be ignored"
-            )
+            raise ConfigError(f"config.json: {key!r} is not known for {family}; its effect would be ignored")
     try:
-        fields |= _structure(raw, fields, moe)
-        config = ModelConfig(**fields)
-    except (KeyError, TypeError) as error:
-        raise ConfigError(f"config.json: key {error} is missing or wrong") from error
+        config = ModelConfig(**{**fields, **_structure(raw, fields, moe)})
+    except KeyError as error:
+        raise ConfigError(f"config.json: key {error} is missing") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"config.json: {error}") from error
     _check(config)
     return config
 
 
+def _typed(key: str, value: Any, field: str) -> Any:
+    try:
+        return msgspec.convert(value, ModelConfig.__annotations__[field])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"config.json: {key} = {value!r}: {error}") from error
+
+
 _STRUCTURED = frozenset(
-    ("num_key_value_heads", "head_dim", "intermediate_size", "attention_bias", "rope_theta", "rope_scaling")
-    + ("rope_parameters", "decoder_sparse_step", "mlp_only_layers", "layer_types", "qkv_bias")
+    [
+        "num_key_value_heads",
+        "head_dim",
+        "intermediate_size",
+        "attention_bias",
+        "qkv_bias",
+        "layer_types",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+    ]
 )
+"""Keys whose meaning depends on others: see _structure."""
 
 
 def _structure(raw: Mapping[str, Any], fields: Mapping[str, Any], moe: bool) -> dict[str, Any]:
@@ -217,9 +235,7 @@ def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(config: ModelConfig) -> None:
     if config.heads % config.kv_heads:
-        raise ConfigError(
-            f"config.json: num_attention_heads {config.heads} is no multiple of num_key_value_heads"
-        )
+        raise ConfigError(f"config.json: num_attention_heads {config.heads} is no multiple of num_key_value_heads")
     if config.experts and not 0 < config.top_k <= config.experts:
         raise ConfigError(f"config.json: num_experts_per_tok {config.top_k} must lie in 1..{config.experts}")
     if config.head_dim % 2:

@@ -1,109 +1,138 @@
-"""A mixture of experts: top-k softmax routing, router replay, and the experts' MLPs."""
+"""The experts' MLPs over tokens sorted by expert, with a hand-written backward.
+
+Stock autograd would keep and re-read every slice; here each expert is three matrix products forward and six backward
+into buffers of all experts, and the gradient of a gate comes from the inner activations instead of the outputs.
+"""
 
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+from torch.autograd import Function
 
-from .config import ModelConfig
 from .parity import Parity, linear
 
 
-class Routing(NamedTuple):
-    chosen: Tensor
-    """int64 [T, top_k], in falling order of score"""
-    gates: Tensor
-    """[T, top_k]; differentiable"""
-    replayed: int
-    refused: int
-    aux_loss: Tensor
-    """E * sum_e share of tokens sent to e * mean score of e; 1 = perfectly even"""
+class Dispatch(NamedTuple):
+    """Rows sorted by expert; one row per (token, choice) pair."""
+
+    tokens: Tensor
+    """[T * top_k]: the token of each row"""
+    order: Tensor
+    """[T * top_k]: the pair of each row"""
+    back: Tensor
+    """[T * top_k]: the row of each pair"""
+    spans: list[tuple[int, int, int]]
+    """(expert, first row, end) of every expert that has rows"""
 
 
-class Mixture(nn.Module):
-    """Experts are stored fused: gate_up [E, 2 * I, width], down [E, width, I]."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        experts, width, inner = config.experts, config.width, config.expert_intermediate
-        self.router = nn.Parameter(torch.empty(experts, width))
-        self.gate_up = nn.Parameter(torch.empty(experts, 2 * inner, width))
-        self.down = nn.Parameter(torch.empty(experts, width, inner))
-        shared = config.shared_intermediate
-        self.shared_gate_up = nn.Parameter(torch.empty(2 * shared, width)) if shared else None
-        self.shared_down = nn.Parameter(torch.empty(width, shared)) if shared else None
-        self.shared_gate = nn.Parameter(torch.empty(1, width)) if shared else None
-
-    def forward(
-        self, x: Tensor, forced: Tensor | None, floor: float, parity: Parity
-    ) -> tuple[Tensor, Routing]:
-        """x [T, width]; forced [T, top_k], -1 = choose freely"""
-        scores = linear(x, self.router, None, parity).softmax(-1)
-        routing = route(scores, self.config.top_k, self.config.norm_topk, forced, floor)
-        y = apply_experts(x, routing.chosen, routing.gates, self.gate_up, self.down, parity)
-        if self.shared_gate_up is not None:
-            gate, up = linear(x, self.shared_gate_up, None, parity).chunk(2, -1)
-            shared = linear(F.silu(gate) * up, self.shared_down, None, parity)
-            y = y + shared * linear(x, self.shared_gate, None, parity).sigmoid()
-        return y, routing
-
-
-def route(scores: Tensor, top_k: int, norm: bool, forced: Tensor | None, floor: float) -> Routing:
-    """scores [T, E] (softmax over all experts). Forced experts take their own scores, so gradients reach the router."""
-    own_scores, own = scores.topk(top_k, -1)
-    chosen, replayed, refused = own, 0, 0
-    if forced is not None:
-        chosen, replayed, refused = replay(scores.detach(), own, own_scores.detach(), forced.long(), floor)
-    gates = own_scores if forced is None else scores.gather(-1, chosen)
-    if norm:
-        gates = gates / gates.sum(-1, keepdim=True)
-    count = torch.bincount(chosen.flatten(), minlength=scores.shape[-1])
-    share = count.to(scores.dtype) / chosen.numel()
-    return Routing(chosen, gates, replayed, refused, scores.shape[-1] * (share * scores.mean(0)).sum())
-
-
-def replay(
-    scores: Tensor, own: Tensor, own_scores: Tensor, forced: Tensor, floor: float
-) -> tuple[Tensor, int, int]:
-    """The experts to use: recorded ones that are plausible, holes refilled from `own` in order.
-
-    Returns chosen [T, top_k] and the numbers of rows that were replayed whole and that had a refusal.
-    """
-    recorded = forced >= 0
-    keep = recorded & (scores.gather(-1, forced.clamp(min=0)) >= floor * own_scores[:, -1:])
-    free = ~recorded.any(-1)
-    holes = ~keep
-    refused = int((recorded & holes).any(-1).sum())
-    chosen = torch.where(keep, forced, -1)
-    if refused or bool((holes.any(-1) & ~free).any()):
-        # a candidate of our own that is not kept already fills the first open hole
-        for j in range(own.shape[-1]):
-            candidate = own[:, j]
-            wanted = (chosen != candidate[:, None]).all(-1)
-            first = ((chosen < 0).cumsum(-1) == 1) & (chosen < 0) & wanted[:, None]
-            chosen = torch.where(first, candidate[:, None], chosen)
-    chosen = torch.where(free[:, None], own, chosen)
-    replayed = int(keep.all(-1).sum())
-    return chosen, replayed, refused
-
-
-def apply_experts(
-    x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, parity: Parity
-) -> Tensor:
-    """x [T, width], chosen and gates [T, K] -> sum over the K chosen experts' MLPs, [T, width]"""
-    top_k = chosen.shape[-1]
-    flat = chosen.flatten()
-    order = flat.argsort(stable=True)
-    counts = torch.bincount(flat, minlength=len(gate_up)).tolist()
-    rows = x[order // top_k].split(counts)
-    parts = []
-    for e, part in enumerate(rows):
-        if len(part):
-            gate, up = linear(part, gate_up[e], None, parity).chunk(2, -1)
-            parts.append(linear(F.silu(gate) * up, down[e], None, parity))
-    y = torch.cat(parts) * gates.flatten()[order, None]
+def dispatch(chosen: Tensor, experts: int) -> Dispatch:
+    """chosen [T, top_k]"""
+    pairs = chosen.flatten()
+    order = pairs.argsort(stable=True)
     back = torch.empty_like(order)
     back[order] = torch.arange(len(order))
-    return y[back].view(*chosen.shape, -1).sum(1)
+    spans, start = [], 0
+    for expert, count in enumerate(torch.bincount(pairs, minlength=experts).tolist()):
+        if count:
+            spans.append((expert, start, start + count))
+        start += count
+    return Dispatch(order // chosen.shape[1], order, back, spans)
+
+
+def apply_experts(x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, parity: Parity) -> Tensor:
+    """x [T, width], chosen and gates [T, K], gate_up [E, 2 * I, width], down [E, width, I] -> [T, width].
+
+    Token t gets the sum over its K experts of gate * down(silu(gate half) * up half).
+    """
+    return _Experts.apply(x, gates, gate_up, down, dispatch(chosen, len(gate_up)), parity)
+
+
+class _Experts(Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch, parity: Parity) -> Tensor:
+        rows = x.index_select(0, plan.tokens)
+        hidden = x.new_empty(len(rows), gate_up.shape[1])
+        out = torch.empty_like(rows)
+        for e, a, b in plan.spans:
+            _product(rows[a:b], gate_up[e], hidden[a:b], parity)
+        gate, up = hidden.chunk(2, -1)
+        sigmoid = gate.sigmoid()
+        inner = torch.mul(gate, sigmoid).mul_(up)
+        for e, a, b in plan.spans:
+            _product(inner[a:b], down[e], out[a:b], parity)
+        ctx.save_for_backward(gates, gate_up, down, rows, hidden, sigmoid, inner)
+        ctx.plan = plan
+        top_k = gates.shape[1]
+        back = plan.back.view(-1, top_k)
+        # choices are added in order of rank: the sum does not depend on the batch
+        y = out.index_select(0, back[:, 0]).mul_(gates[:, :1])
+        for j in range(1, top_k):
+            y.addcmul_(out.index_select(0, back[:, j]), gates[:, j : j + 1])
+        return y
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        gates, gate_up, down, rows, hidden, sigmoid, inner = ctx.saved_tensors
+        plan: Dispatch = ctx.plan
+        by_out = grad.index_select(0, plan.tokens)
+        by_inner = torch.empty_like(inner)
+        for e, a, b in plan.spans:
+            torch.mm(by_out[a:b], down[e], out=by_inner[a:b])
+        # d(gate * out)/d gate = <by_out, out> = <by_out @ down, inner>
+        by_gates = (by_inner * inner).sum(-1).index_select(0, plan.back).view(gates.shape)
+        row_gates = gates.flatten().index_select(0, plan.order)[:, None]
+        by_down = torch.zeros_like(down)
+        gated = inner * row_gates
+        for e, a, b in plan.spans:
+            torch.mm(by_out[a:b].t(), gated[a:b], out=by_down[e])
+        by_hidden = _through_swiglu(by_inner.mul_(row_gates), hidden, sigmoid)
+        by_gate_up = torch.zeros_like(gate_up)
+        by_rows = by_out  # its values are used up
+        for e, a, b in plan.spans:
+            torch.mm(by_hidden[a:b].t(), rows[a:b], out=by_gate_up[e])
+            torch.mm(by_hidden[a:b], gate_up[e], out=by_rows[a:b])
+        back = plan.back.view(gates.shape)
+        by_x = by_rows.index_select(0, back[:, 0])
+        for j in range(1, back.shape[1]):
+            by_x.add_(by_rows.index_select(0, back[:, j]))
+        return by_x, by_gates, by_gate_up, by_down, None, None
+
+
+def _product(rows: Tensor, weight: Tensor, out: Tensor, parity: Parity) -> None:
+    """out = rows @ weight.T"""
+    if parity.pads(len(rows)):
+        out.copy_(linear(rows, weight, None, parity))
+    else:
+        torch.mm(rows, weight.t(), out=out)
+
+
+def swiglu(hidden: Tensor) -> Tensor:
+    """[T, 2 * I] -> silu(first half) * second half, [T, I]"""
+    return _Swiglu.apply(hidden)
+
+
+class _Swiglu(Function):
+    @staticmethod
+    def forward(ctx, hidden: Tensor) -> Tensor:
+        gate, up = hidden.chunk(2, -1)
+        sigmoid = gate.sigmoid()
+        ctx.save_for_backward(hidden, sigmoid)
+        return torch.mul(gate, sigmoid).mul_(up)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:
+        return _through_swiglu(grad, *ctx.saved_tensors)
+
+
+def _through_swiglu(by_inner: Tensor, hidden: Tensor, sigmoid: Tensor) -> Tensor:
+    """[T, I] -> [T, 2 * I]; silu'(g) = s + g * s * (1 - s) = s + silu(g) * (1 - s)"""
+    gate, up = hidden.chunk(2, -1)
+    by_hidden = torch.empty_like(hidden)
+    by_gate, by_up = by_hidden.chunk(2, -1)
+    silu = gate * sigmoid
+    torch.mul(by_inner, silu, out=by_up)
+    slope = silu.addcmul_(silu, sigmoid, value=-1).add_(sigmoid)
+    torch.mul(by_inner, up, out=by_gate)
+    by_gate.mul_(slope)
+    return by_hidden

@@ -16,7 +16,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .config import ModelConfig, read_config, write_config
-from .experts import Mixture
+from .mixture import Mixture
 from .parity import Parity
 from .transformer import Block, Decoder
 
@@ -153,9 +153,7 @@ def read_bits(path: str | Path) -> tuple[dict[str, npt.NDArray], dict[str, str]]
                 for name in tensors.keys():  # noqa: SIM118 (not a mapping)
                     kinds[name] = tensors.get_slice(name).get_dtype()
                     if kinds[name] not in _TORCH:
-                        raise WeightsError(
-                            f"{file}: {name} has dtype {kinds[name]}, which is not implemented"
-                        )
+                        raise WeightsError(f"{file}: {name} has dtype {kinds[name]}, which is not implemented")
                     bits[name] = _to_bits(tensors.get_tensor(name), kinds[name])
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{file}: cannot be read: {error}") from error

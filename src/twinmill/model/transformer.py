@@ -14,11 +14,12 @@ from torch import IntTensor, LongTensor, Tensor, nn
 
 from .attention import SegmentAttention
 from .config import ModelConfig
-from .experts import Mixture, Routing
+from .experts import swiglu
 from .logprob import token_logprobs
-from .norm import rms_norm
+from .mixture import Mixture, Routing
+from .norm import head_norm_rope, rms_norm
 from .parity import Parity, linear
-from .rope import apply_rope, rope_table
+from .rope import rope_table
 
 
 class Output(NamedTuple):
@@ -61,25 +62,28 @@ class Block(nn.Module):
             self.gate_up = nn.Parameter(torch.empty(2 * config.intermediate, width))
             self.down = nn.Parameter(torch.empty(width, config.intermediate))
 
-    def forward(
-        self, x: Tensor, rope: Tensor, attend: Attend, forced: Tensor | None, floor: float, parity: Parity
-    ):
+    def forward(self, x: Tensor, rope: Tensor, attend: Attend, forced: Tensor | None, floor: float, parity: Parity):
         """x [T, width] -> (x, Routing or None)"""
         config = self.config
         normed = rms_norm(x, self.attn_norm, config.norm_eps)
         qkv = linear(normed, self.qkv, self.qkv_bias, parity).view(len(x), -1, config.head_dim)
-        q, k, v = qkv.split((config.heads, config.kv_heads, config.kv_heads), 1)
-        if self.q_norm is not None:
-            q = rms_norm(q.contiguous(), self.q_norm, config.norm_eps)
-            k = rms_norm(k.contiguous(), self.k_norm, config.norm_eps)
-        mixed = attend(self.index, apply_rope(q, rope), apply_rope(k, rope), v)
+        rotated, v = qkv.split((config.heads + config.kv_heads, config.kv_heads), 1)
+        rotated = head_norm_rope(rotated, self._head_norms(), rope, config.norm_eps)
+        q, k = rotated.split((config.heads, config.kv_heads), 1)
+        mixed = attend(self.index, q, k, v)
         x = x + linear(mixed, self.out, self.out_bias, parity)
         normed = rms_norm(x, self.mlp_norm, config.norm_eps)
         if self.mixture is not None:
             y, routing = self.mixture(normed, forced, floor, parity)
             return x + y, routing
-        gate, up = linear(normed, self.gate_up, None, parity).chunk(2, -1)
-        return x + linear(F.silu(gate) * up, self.down, None, parity), None
+        inner = swiglu(linear(normed, self.gate_up, None, parity))
+        return x + linear(inner, self.down, None, parity), None
+
+    def _head_norms(self) -> Tensor | None:
+        """[heads + kv_heads, head_dim]: one norm per head, or None"""
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return torch.cat((self.q_norm.expand(self.config.heads, -1), self.k_norm.expand(self.config.kv_heads, -1)))
 
 
 class Decoder(nn.Module):
@@ -115,10 +119,8 @@ class Decoder(nn.Module):
         top k; holes are refilled from the router's own choice in order.
         """
         if sum(segment_lens) != len(token_ids):
-            raise ValueError(
-                f"segment_lens add up to {sum(segment_lens)}, but there are {len(token_ids)} tokens"
-            )
-        attend = SegmentAttention(self.config, segment_lens, self.parity)
+            raise ValueError(f"segment_lens add up to {sum(segment_lens)}, but there are {len(token_ids)} tokens")
+        attend = SegmentAttention(self.config, segment_lens)
         return self.run(token_ids, positions, attend, experts, replay_floor)
 
     def run(

@@ -1,0 +1,93 @@
+"""A mixture-of-experts layer: top-k softmax routing and router replay. The experts themselves: model/experts.py."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .config import ModelConfig
+from .experts import apply_experts, swiglu
+from .parity import Parity, linear
+
+
+class Routing(NamedTuple):
+    chosen: Tensor
+    """int64 [T, top_k]: own choices in falling order of score, recorded ones as they were recorded"""
+    gates: Tensor
+    """[T, top_k]; differentiable"""
+    replayed: int
+    refused: int
+    aux_loss: Tensor
+    """E * sum over experts of (share of choices) * (mean score); 1 = perfectly even"""
+
+
+class Mixture(nn.Module):
+    """Experts are stored fused: gate_up [E, 2 * I, width], down [E, width, I]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        experts, width, inner = config.experts, config.width, config.expert_intermediate
+        self.router = nn.Parameter(torch.empty(experts, width))
+        self.gate_up = nn.Parameter(torch.empty(experts, 2 * inner, width))
+        self.down = nn.Parameter(torch.empty(experts, width, inner))
+        shared = config.shared_intermediate
+        self.shared_gate_up = nn.Parameter(torch.empty(2 * shared, width)) if shared else None
+        self.shared_down = nn.Parameter(torch.empty(width, shared)) if shared else None
+        self.shared_gate = nn.Parameter(torch.empty(1, width)) if shared else None
+
+    def forward(self, x: Tensor, forced: Tensor | None, floor: float, parity: Parity) -> tuple[Tensor, Routing]:
+        """x [T, width]; forced [T, top_k], -1 = choose freely"""
+        scores = linear(x, self.router, None, parity).softmax(-1)
+        routing = route(scores, self.config.top_k, self.config.norm_topk, forced, floor)
+        y = apply_experts(x, routing.chosen, routing.gates, self.gate_up, self.down, parity)
+        if self.shared_gate_up is not None:
+            inner = swiglu(linear(x, self.shared_gate_up, None, parity))
+            shared = linear(inner, self.shared_down, None, parity)
+            y = y + shared * linear(x, self.shared_gate, None, parity).sigmoid()
+        return y, routing
+
+
+def route(scores: Tensor, top_k: int, norm: bool, forced: Tensor | None, floor: float) -> Routing:
+    """scores [T, E], softmax over all experts.
+
+    Forced experts are weighed by the scores of this very router, so gradients reach it.
+    """
+    own_scores, own = scores.topk(top_k, -1)
+    chosen, gates, replayed, refused = own, own_scores, 0, 0
+    if forced is not None:
+        chosen, replayed, refused = replay(scores.detach(), own, forced.long(), floor)
+        gates = scores.gather(-1, chosen)
+    if norm:
+        gates = gates / gates.sum(-1, keepdim=True)
+    experts = scores.shape[-1]
+    share = torch.bincount(chosen.flatten(), minlength=experts).to(scores.dtype) / chosen.numel()
+    return Routing(chosen, gates, replayed, refused, experts * (share @ scores.mean(0)))
+
+
+def replay(scores: Tensor, own: Tensor, forced: Tensor, floor: float) -> tuple[Tensor, int, int]:
+    """The experts to use: recorded ones that are plausible, holes refilled from `own` in order.
+
+    Plausible: score >= floor * lowest score of `own`. scores [T, E], own and forced [T, top_k].
+    Returns chosen [T, top_k] and the numbers of rows that were replayed whole and that had a refusal.
+    """
+    recorded = forced >= 0
+    lowest = scores.gather(-1, own[:, -1:])
+    keep = recorded & (scores.gather(-1, forced.clamp(min=0)) >= floor * lowest)
+    refused = int((recorded & ~keep).any(-1).sum())
+    whole = keep.all(-1)
+    chosen = torch.where(whole[:, None], forced, own)
+    mixed = keep.any(-1) & ~whole
+    if bool(mixed.any()):
+        chosen[mixed] = _refill(torch.where(keep, forced, -1)[mixed], own[mixed])
+    return chosen, int(whole.sum()), refused
+
+
+def _refill(chosen: Tensor, own: Tensor) -> Tensor:
+    """chosen [T, top_k] with holes (-1): each hole takes the best of `own` that the row does not have yet."""
+    for j in range(own.shape[1]):
+        candidate = own[:, j : j + 1]
+        hole = chosen < 0
+        first = hole & (hole.cumsum(-1) == 1) & (chosen != candidate).all(-1, keepdim=True)
+        chosen = torch.where(first, candidate, chosen)
+    return chosen

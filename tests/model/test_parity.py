@@ -1,0 +1,68 @@
+"""Bit-equality: a token's numbers do not depend on what it was batched with. Decides for the machine at hand."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from twinmill.model.parity import MIN_ROWS, Parity, linear
+
+from .sizes import NANO, sharp
+
+torch.set_num_threads(1)
+LENS = [5, 17, 64, 65, 130, 300, 1, 2, 3, 4]
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return sharp(NANO, parity=Parity.STRICT)
+
+
+@pytest.fixture(scope="module")
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, NANO.vocab, (sum(LENS),), generator=generator)
+    return ids, torch.cat([torch.arange(n) for n in LENS])
+
+
+def test_padding_small_products_makes_rows_independent():
+    x, weight = torch.randn(64, 192), torch.randn(96, 192)
+    whole = F.linear(x, weight)
+    for rows in range(1, 12):
+        for start in (0, 7, 50):
+            part = linear(x[start : start + rows], weight, None, Parity.BATCH)
+            assert torch.equal(part, whole[start : start + rows])
+    assert not all(torch.equal(F.linear(x[:n], weight), whole[:n]) for n in range(1, MIN_ROWS))
+
+
+@torch.no_grad()
+def test_packed_rows_equal_unpacked_ones(decoder, batch):
+    ids, positions = batch
+    packed = decoder(ids, positions, LENS)
+    targets = ids.roll(-1)
+    logprobs = decoder.logprobs(packed.hidden, targets, 0.7)
+    start = 0
+    for length in LENS:
+        span = slice(start, start + length)
+        alone = decoder(ids[span], positions[span], [length])
+        assert torch.equal(alone.hidden, packed.hidden[span]), length
+        assert torch.equal(alone.routes, packed.routes[span]), length
+        assert torch.equal(decoder.logprobs(alone.hidden, targets[span], 0.7), logprobs[span]), length
+        start += length
+
+
+@torch.no_grad()
+def test_a_prefix_does_not_depend_on_what_follows(decoder, batch):
+    ids, _ = batch
+    whole = decoder(ids[:300], torch.arange(300), [300]).hidden
+    for length in (1, 2, 3, 4, 63, 64, 65, 127, 129, 200, 255, 257):
+        part = decoder(ids[:length], torch.arange(length), [length]).hidden
+        assert torch.equal(part, whole[:length]), length
+
+
+@torch.no_grad()
+def test_off_stays_within_rounding(batch):
+    ids, positions = batch
+    strict, off = (sharp(NANO, parity=parity) for parity in (Parity.STRICT, Parity.OFF))
+    a = strict.logprobs(strict(ids, positions, LENS).hidden, ids)
+    b = off.logprobs(off(ids, positions, LENS).hidden, ids)
+    assert (a - b).abs().max() < 2e-5

@@ -1,0 +1,78 @@
+"""Router replay: which experts are used, what is counted, and that gradients reach the router."""
+
+import pytest
+import torch
+
+from twinmill.model.mixture import replay, route
+
+from .sizes import TINY, sharp
+
+torch.set_num_threads(1)
+
+
+def packed(lens, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(0, TINY.vocab, (sum(lens),), generator=generator)
+    return ids, torch.cat([torch.arange(n) for n in lens]), lens
+
+
+def test_replaying_own_choice_changes_nothing():
+    decoder, batch = sharp(TINY), packed([9, 30])
+    with torch.no_grad():
+        free = decoder(*batch)
+        forced = decoder(*batch, free.routes, replay_floor=1.0)
+    assert torch.equal(free.hidden, forced.hidden)
+    assert (forced.replayed, forced.refused) == (39 * TINY.layers, 0)
+    assert (free.replayed, free.refused) == (0, 0)
+
+
+def test_forced_experts_are_used_and_their_scores_carry_gradient():
+    decoder, batch = sharp(TINY), packed([12])
+    other = torch.tensor([3, 1], dtype=torch.int32).expand(12, TINY.layers, 2)
+    output = decoder(*batch, other)
+    assert torch.equal(output.routes, other)
+    output.hidden.square().sum().backward()
+    for block in decoder.blocks:
+        assert block.mixture.router.grad[[1, 3]].abs().sum(-1).min() > 0
+        assert block.mixture.gate_up.grad[[0, 2]].abs().max() == 0
+
+
+def test_gates_are_own_scores_renormalised():
+    scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
+    routing = route(scores, 2, True, torch.tensor([[2, 0]], dtype=torch.int32), 0.0)
+    torch.testing.assert_close(routing.gates, torch.tensor([[0.15, 0.5]]) / 0.65)
+
+
+@pytest.mark.parametrize(
+    ("forced", "floor", "chosen", "whole", "refused"),
+    [
+        ([2, 3], 0.0, [2, 3], 1, 0),  # floor 0: everything recorded is kept
+        ([2, 1], 0.5, [2, 1], 1, 0),  # 0.15 >= 0.5 * 0.3
+        ([3, 1], 0.5, [0, 1], 0, 1),  # 0.05 < 0.15: the hole takes our best
+        ([3, 0], 0.5, [1, 0], 0, 1),  # our best is there already: the hole takes our second
+        ([3, 2], 1.0, [0, 1], 0, 1),  # nothing is plausible: our own choice
+        ([-1, -1], 0.5, [0, 1], 0, 0),  # free
+        ([-1, 2], 0.0, [0, 2], 0, 0),  # half recorded
+    ],
+)
+def test_plausibility_filter(forced, floor, chosen, whole, refused):
+    scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
+    own = scores.topk(2, -1).indices
+    got = replay(scores, own, torch.tensor([forced]), floor)
+    assert (got[0].tolist(), *got[1:]) == ([chosen], whole, refused)
+
+
+def test_refilled_experts_are_distinct_for_any_input():
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.rand(500, 8, generator=generator).softmax(-1)
+    own = scores.topk(3, -1).indices
+    forced = torch.rand(500, 8, generator=generator).topk(3, -1).indices
+    forced[torch.rand(500, 3, generator=generator) < 0.3] = -1
+    chosen, _, _ = replay(scores, own, forced, 0.95)
+    assert (chosen >= 0).all()
+    assert all(len(set(row)) == 3 for row in chosen.tolist())
+
+
+def test_aux_loss_is_one_when_even():
+    scores = torch.eye(4).repeat(5, 1) * 0.6 + 0.1
+    assert route(scores, 1, True, None, 0.0).aux_loss.item() == pytest.approx(1.0)
