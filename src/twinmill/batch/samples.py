@@ -19,7 +19,8 @@ from twinmill.records.samples import Sample
 from .drops import Drop
 
 U16 = npt.NDArray[np.uint16]
-ExpertLoader = Callable[[Ref], npt.NDArray[np.unsignedinteger]]
+ExpertLoader = Callable[[Ref], npt.NDArray[np.unsignedinteger] | None]
+"""fetches a segment's recorded experts; None = they are missing or damaged"""
 
 
 class SampleError(ValueError):
@@ -128,6 +129,8 @@ def _experts(episode_id: str, segment: Segment, n: int, load: ExpertLoader) -> U
     if segment.experts is None:
         return Rejected(episode_id, segment.index, Drop.NO_EXPERTS, "no experts were recorded")
     array = load(segment.experts)
+    if array is None:
+        return Rejected(episode_id, segment.index, Drop.NO_EXPERTS, f"{segment.experts.key} is missing or damaged")
     if array.ndim != 3 or array.shape[0] != n - 1:
         detail = f"experts of shape {array.shape} do not cover the {n - 1} positions of {n} tokens"
         return Rejected(episode_id, segment.index, Drop.NO_EXPERTS, detail)

@@ -13,7 +13,6 @@ from their manifests' slot lists; each must reach the digest that its manifest h
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -127,7 +126,9 @@ class Ports:
 
 
 def rl_trainer(config: Rl, decoder: Decoder) -> Trainer:
-    """A trainer whose loss and optimizer are those of `config`."""
+    """A trainer whose loss and optimizer are those of `config`. ValueError when they do not fit the model."""
+    if config.preparation.replay and not decoder.config.experts:
+        raise ValueError("preparation.replay is on, but the model is dense: it has no experts to replay; set it False")
     return Trainer(decoder, partial(policy_gradient, config=config.loss), config.optimizer, config.compute)
 
 
@@ -136,7 +137,7 @@ def rl(config: Rl, trainer: Trainer, ports: Ports) -> None:
     that can be resumed."""
     step = resume(config, trainer, ports)
     taken = {slot for version in ports.versions.history() for slot in version.slots}
-    lost: deque[bool] = deque(maxlen=config.breaker.attempts)  # since this process started: a mended run starts clean
+    lost: list[bool] = []  # since this process started: a mended run starts clean
     while step < config.steps:
         began = ports.now()
         closes = wait_for_slots(config, ports, step, taken)

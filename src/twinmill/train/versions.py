@@ -1,0 +1,45 @@
+"""The trainer's end of the weights log: what rl.Versions asks for, on publish.Publisher."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy.typing as npt
+
+from twinmill.publish.chain import versions
+from twinmill.publish.manifest import WeightsLog
+from twinmill.publish.publisher import PublishConfig, Publisher
+from twinmill.records.weights import WeightVersion
+from twinmill.store.blobs import Blobs
+
+
+class RunVersions:
+    """The versions of one run. `config`, `tokenizer`: the bytes of config.json and tokenizer.json, for version 0."""
+
+    def __init__(
+        self, blobs: Blobs, run_id: str, config: bytes, tokenizer: bytes | None, publish: PublishConfig
+    ) -> None:
+        self._log = WeightsLog(blobs)
+        self._publisher = Publisher(blobs, run_id, publish)
+        self._config, self._tokenizer = config, tokenizer
+
+    def history(self) -> Sequence[WeightVersion]:
+        return list(versions(self._log))
+
+    def publish(
+        self,
+        bits: Mapping[str, npt.NDArray],
+        dtypes: Mapping[str, str],
+        *,
+        step: int,
+        slots: tuple[int, ...],
+        checkpoint: str | None,
+    ) -> WeightVersion:
+        first = step == 0
+        return self._publisher.publish(
+            bits,
+            dtypes,
+            step=step,
+            slots=slots,
+            checkpoint=checkpoint,
+            config=self._config if first else None,
+            tokenizer=self._tokenizer if first else None,
+        )
