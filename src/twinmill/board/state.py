@@ -1,0 +1,271 @@
+"""RunView: everything a view shows of one run, as one fold over its metric lines.
+
+    fold(lines) -> RunView            from the beginning
+    fold(new_lines, view) -> view     and on
+
+The fold does not care in which order processes' lines come in, only about the order within one process. All
+of it stays in memory: made for runs of hours on a few clusters (a million spans are some 300 MB).
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from twinmill.records.samples import StepReport
+
+from .points import (
+    EngineNow,
+    Eval,
+    Event,
+    Heldout,
+    PhaseMark,
+    Point,
+    Publish,
+    RolloutNow,
+    SlotMark,
+    Span,
+    Step,
+    Swap,
+)
+
+IDLE = frozenset({"wait", "idle"})
+"""spans that are shown, with their cause, but are not work"""
+
+
+@dataclass
+class Phase:
+    """One stretch of a phase; eval may come several times. `end` None = still going on. A phase that a resume
+    starts again goes on where it was."""
+
+    name: str
+    start: float
+    end: float | None = None
+    steps: int | None = None
+    seconds: float | None = None
+
+
+@dataclass
+class RunView:
+    """Lists are in the order in which lines came; `first` and `last` are the times of the earliest and latest
+    line."""
+
+    first: float | None = None
+    last: float | None = None
+    phases: list[Phase] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    evals: list[Eval] = field(default_factory=list)
+    heldout: list[Heldout] = field(default_factory=list)
+    publishes: list[Publish] = field(default_factory=list)
+    swaps: list[Swap] = field(default_factory=list)
+    engines: dict[str, EngineNow] = field(default_factory=dict)
+    """ "cluster/engine" -> latest"""
+    engine_points: list[EngineNow] = field(default_factory=list)
+    rollouts: dict[str, RolloutNow] = field(default_factory=dict)
+    """cluster -> latest"""
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+    """lane -> spans, by their end"""
+    slots: dict[int, SlotMark] = field(default_factory=dict)
+    """slot -> latest"""
+    events: list[Event] = field(default_factory=list)
+    totals: dict[str, float] = field(default_factory=dict)
+    """counter -> its sum over all processes and all their lives"""
+    unknown: dict[str, int] = field(default_factory=dict)
+    """kind that this board does not know -> lines"""
+    malformed: list[str] = field(default_factory=list)
+    """what was wrong with lines that were left out, latest last"""
+    _counted: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    # ---- what views ask
+
+    def of(self, source: str) -> list[Step]:
+        """Steps of one source (midtrain, sft, rl), in order. A step that was redone after a crash counts
+        once, as it came out last."""
+        return [step for _, step in sorted({s.report.step: s for s in self.steps if s.report.source == source}.items())]
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase that goes on, else the last one."""
+        running = [phase for phase in self.phases if phase.end is None]
+        return next(reversed(running or self.phases), None)
+
+    @property
+    def seconds(self) -> float:
+        return 0.0 if self.first is None or self.last is None else self.last - self.first
+
+    def lanes(self) -> list[str]:
+        """Lanes in the order of the picture: the training mill, then per cluster its rollout process and
+        engines."""
+        return sorted(self.spans, key=lambda lane: (lane != "train", lane.partition("/")[2], lane.startswith("engine")))
+
+    def busy_frac(self, lane: str, start: float, end: float) -> float | None:
+        """Share of [start, end] in which the lane worked; overlapping spans count once. None = it has no
+        spans."""
+        spans = self.spans.get(lane)
+        if not spans or end <= start:
+            return None
+        work = [span for span in _since(spans, start) if span.what not in IDLE]
+        return _covered(work, start, end) / (end - start)
+
+    def doing_frac(self, lane: str, what: str, start: float, end: float) -> float | None:
+        """Share of [start, end] in which the lane did `what`."""
+        spans = self.spans.get(lane)
+        if not spans or end <= start:
+            return None
+        return _covered([span for span in _since(spans, start) if span.what == what], start, end) / (end - start)
+
+    def staleness(self, last_steps: int | None = None) -> dict[int, float]:
+        """Age in versions -> share of the tokens that RL trained on; over the last steps, or all (None)."""
+        steps = self.of("rl")
+        tokens: dict[int, int] = {}
+        for step in steps if last_steps is None else steps[-last_steps:]:
+            for age, n in step.report.staleness.items():
+                tokens[age] = tokens.get(age, 0) + n
+        total = sum(tokens.values())
+        return {age: n / total for age, n in sorted(tokens.items())} if total else {}
+
+    def dropped(self) -> dict[str, int]:
+        """Reason -> what was dropped, over the whole run."""
+        found: dict[str, int] = {}
+        for source in ("midtrain", "sft", "rl"):
+            for step in self.of(source):
+                for reason, n in step.report.dropped.items():
+                    found[reason] = found.get(reason, 0) + n
+        return found
+
+    def held_out(self) -> list[Eval]:
+        """The best eval per version on tasks that were not trained on, by version. Where several temperatures
+        were tried, best means: at its best temperature."""
+        best: dict[int, Eval] = {}
+        for point in self.evals:
+            if point.split != "train" and (
+                point.version not in best or point.pass_at_1 > best[point.version].pass_at_1
+            ):
+                best[point.version] = point
+        return [best[version] for version in sorted(best)]
+
+    def before_and_after(self) -> tuple[Eval, Eval] | None:
+        """The held-out evals between which RL lies: the last of a version that RL started from, and the last
+        of all."""
+        evals, steps = self.held_out(), self.of("rl")
+        if len(evals) < 2 or not steps:
+            return None
+        earlier = [e for e in evals[:-1] if e.version <= steps[0].report.version]
+        return (earlier or evals)[-1 if earlier else 0], evals[-1]
+
+
+def fold(lines: Iterable[dict[str, Any]], view: RunView | None = None) -> RunView:
+    """Take metric lines into a view (a new one if None) and return it. Never raises for what a line holds."""
+    view = view or RunView()
+    for line in lines:
+        kind = line.get("kind", "")
+        taker = _TAKERS.get(kind)
+        if taker is None:
+            view.unknown[kind] = view.unknown.get(kind, 0) + 1
+            continue
+        try:
+            point = _point(kind, line)
+        except (msgspec.ValidationError, KeyError) as error:
+            view.malformed = [*view.malformed[-19:], f"{kind} in {line.get('process', '?')}: {error}"]
+            continue
+        view.first = point.t if view.first is None else min(view.first, point.t)
+        view.last = point.t if view.last is None else max(view.last, point.t)
+        taker(view, point)
+    return view
+
+
+def _point(kind: str, line: dict[str, Any]) -> Point:
+    if kind != "train":
+        return msgspec.convert(line, _KINDS[kind], strict=False)
+    fields = {name: value for name, value in line.items() if name not in ("t", "kind", "process")}
+    report = msgspec.convert(fields, StepReport, strict=False, str_keys=True)
+    return Step(t=float(line["t"]), process=str(line.get("process", "")), report=report)
+
+
+def _take_phase(view: RunView, mark: PhaseMark) -> None:
+    phase = next((p for p in reversed(view.phases) if p.name == mark.name), None)
+    if phase is None or (phase.end is not None and mark.state == "start"):
+        phase = Phase(mark.name, mark.t)
+        view.phases.append(phase)
+    phase.end = mark.t if mark.state == "end" else None
+    phase.steps = mark.steps if mark.steps is not None else phase.steps
+    phase.seconds = mark.seconds if mark.seconds is not None else phase.seconds
+
+
+def _take_engine(view: RunView, now: EngineNow) -> None:
+    name = f"{now.cluster}/{now.engine}"
+    view.engines[name] = now
+    view.engine_points.append(now)
+    _count(view, f"engine {name}", "sampled_tokens", now.sampled_tokens)
+
+
+def _take_rollout(view: RunView, now: RolloutNow) -> None:
+    view.rollouts[now.cluster] = now
+    for counter in ("episodes", "infra_failures", "lost", "machine_s", "engine_wait_s"):
+        _count(view, f"rollout {now.cluster}", counter, getattr(now, counter))
+
+
+def _count(view: RunView, who: str, counter: str, value: float) -> None:
+    """A counter that runs from a process's start: where it falls, the process was started again."""
+    before = view._counted.get((who, counter), 0)
+    view._counted[who, counter] = value
+    view.totals[counter] = view.totals.get(counter, 0) + (value - before if value >= before else value)
+
+
+def _take_span(view: RunView, span: Span) -> None:
+    insort(view.spans.setdefault(span.lane, []), span, key=_end)
+    view.first = min(view.first or span.start, span.start)
+
+
+def _take_slot(view: RunView, mark: SlotMark) -> None:
+    view.slots[mark.slot] = mark
+
+
+_KINDS: dict[str, type[Point]] = {
+    "phase": PhaseMark,
+    "eval": Eval,
+    "heldout": Heldout,
+    "publish": Publish,
+    "swap": Swap,
+    "engine": EngineNow,
+    "rollout": RolloutNow,
+    "busy": Span,
+    "slot": SlotMark,
+    "event": Event,
+}
+
+_TAKERS: dict[str, Callable[[RunView, Any], None]] = {
+    "phase": _take_phase,
+    "train": lambda view, point: view.steps.append(point),
+    "eval": lambda view, point: view.evals.append(point),
+    "heldout": lambda view, point: view.heldout.append(point),
+    "publish": lambda view, point: view.publishes.append(point),
+    "swap": lambda view, point: view.swaps.append(point),
+    "engine": _take_engine,
+    "rollout": _take_rollout,
+    "busy": _take_span,
+    "slot": _take_slot,
+    "event": lambda view, point: view.events.append(point),
+}
+
+
+def _end(span: Span) -> float:
+    return span.end
+
+
+def _since(spans: list[Span], start: float) -> list[Span]:
+    """Spans that reach beyond `start`: a board that looks at the last seconds must not read hours."""
+    return spans[bisect_right(spans, start, key=_end) :]
+
+
+def _covered(spans: list[Span], start: float, end: float) -> float:
+    """Seconds of [start, end] that lie in at least one span."""
+    covered, reach = 0.0, start
+    for span in sorted(spans, key=lambda span: span.start):
+        low, high = max(span.start, reach), min(span.end, end)
+        if high > low:
+            covered += high - low
+            reach = high
+    return covered
