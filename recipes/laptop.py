@@ -1,0 +1,49 @@
+"""The whole loop on a laptop in about seven minutes: mid-training, SFT, asynchronous RL with two clusters, report.
+
+    twinmill run recipes/laptop.py                 twinmill run recipes/laptop.py --set rl.window.window=0
+"""
+
+from pathlib import Path
+
+from twinmill.batch.pack import Packing
+from twinmill.batch.window import Window
+from twinmill.cli.config import Cluster, Experts, RunConfig
+from twinmill.data.corpus import CorpusConfig
+from twinmill.data.tasks.tinyrepo.expert import Style
+from twinmill.env.harness.loop import HarnessConfig
+from twinmill.publish import LinkConfig
+from twinmill.rollout.evaluate import EvalConfig
+from twinmill.rollout.mill import RolloutConfig
+from twinmill.train.midtrain import Midtrain
+from twinmill.train.optimizer import AdamW
+from twinmill.train.rl import Rl
+from twinmill.train.sft import Sft
+from twinmill.train.sources.groups import Preparation
+
+NANO = Path(__file__).parents[1] / "models" / "nano"
+
+
+def recipe() -> RunConfig:
+    return RunConfig(
+        name="laptop",
+        model=str(NANO),
+        taskset="tinyrepo:0",
+        corpus=CorpusConfig(),
+        midtrain=Midtrain(steps=24, rows_per_step=8, heldout_rows=24, optimizer=AdamW(lr=3e-4, warmup=4)),
+        experts=Experts(episodes=256, style=Style(wrong_guess=0.4, tests=0.15)),
+        sft=Sft(steps=24, chats_per_step=24, optimizer=AdamW(lr=3e-4, warmup=4)),
+        rl=Rl(
+            steps=32,
+            window=Window(window=2, groups_per_step=6),
+            preparation=Preparation(packing=Packing(tokens=4096), tokens_per_episode=32.0),
+            optimizer=AdamW(lr=3e-4, warmup=3, weight_decay=0.0),
+            checkpoint_every=8,
+        ),
+        clusters=(
+            Cluster(name="east", link=LinkConfig(bytes_per_s=20e6, latency_s=0.02)),
+            Cluster(name="west", link=LinkConfig(bytes_per_s=5e6, latency_s=0.08)),
+        ),
+        rollout=RolloutConfig(groups_in_flight=4, group_size=8, machines=12),
+        harness=HarnessConfig(temperature=1.0, turn_tokens=64),
+        evaluation=EvalConfig(tasks=150, every=12, between_tasks=60, temperature=0.3),
+    )

@@ -1,0 +1,119 @@
+"""`twinmill eval`: pass rate of a model folder, or of a version of a run, on tasks of a set."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from twinmill.cli.blocks import ConfigError
+from twinmill.rollout.evaluate import EvalConfig, interval, per_task
+
+console = Console()
+
+
+def evaluate(
+    model: str,
+    *,
+    taskset: str = "tinyrepo:0",
+    split: str = "heldout",
+    tasks: int = 100,
+    attempts: int = 1,
+    temperature: tuple[float, ...] = (0.3,),
+    machines: int = 8,
+    threads: int = 2,
+    seed: int = 20_000,
+) -> None:
+    """Play held-out tasks and print pass@1 (and pass@8 from 8 attempts on) with intervals.
+
+    Parameters
+    ----------
+    model: Hugging Face folder, or RUN@VERSION (e.g. latest@40)
+    temperature: of sampling; give several to compare
+    """
+    config = EvalConfig(tasks=tasks, attempts=attempts, split=split, machines=machines, seed=seed)
+    table = Table("temperature", "pass@1", "95 % interval", "pass@8", "lost", "seconds", title=f"{model} on {taskset} {split}")
+    with _folder(model) as folder:
+        for value in temperature:
+            started = time.monotonic()
+            with Progress(console=console, transient=True) as progress:
+                bar = progress.add_task(f"temperature {value}", total=tasks * attempts)
+                score = asyncio.run(
+                    score_folder(
+                        folder, taskset, msgspec.structs.replace(config, temperature=value), threads,
+                        on_done=lambda _: progress.advance(bar),
+                    )  # fmt: skip
+                )
+            low, high = interval([v for v in per_task(score) if v == v])
+            lost = sum(r is None for row in score.rewards_T_K for r in row)
+            best = f"{score.pass_at(8):.1%}" if attempts >= 8 else "-"
+            table.add_row(
+                str(value), f"{score.pass_at(1):.1%}", f"{low:.1%} to {high:.1%}", best, str(lost), f"{time.monotonic() - started:.0f}"
+            )
+    console.print(table)
+
+
+async def score_folder(folder: Path, taskset: str, config: EvalConfig, threads: int, on_done):  # type: ignore[no-untyped-def]
+    """Evaluate a Hugging Face folder on an embedded engine in this process."""
+    import torch
+
+    from twinmill.data.render import open_renderer
+    from twinmill.data.tasks.base import open_taskset
+    from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
+    from twinmill.env.harness.loop import HarnessConfig
+    from twinmill.env.machine import make_machine
+    from twinmill.model import hf
+    from twinmill.model.config import read_config
+    from twinmill.records.engines import KvPolicy
+    from twinmill.rollout.evaluate import evaluate as play_all
+    from twinmill.rollout.play import Player
+
+    torch.set_num_threads(threads)
+    engine = EmbeddedEngine(read_config(folder), EngineConfig(), engine_id="eval", cluster="eval")
+    try:
+        bits, _ = hf.read_bits(folder)
+        await engine.stage(0, bits)
+        await engine.flip(KvPolicy.RECOMPUTE)
+        player = Player(
+            engine=engine,
+            renderer=open_renderer(folder),
+            make_machine=lambda spec: make_machine("namespace", spec),
+            harness=HarnessConfig(temperature=config.temperature, experts=False),
+            cluster="eval",
+        )
+        return await play_all(open_taskset(taskset), player, config, on_done=on_done)
+    finally:
+        engine.close()
+
+
+class _folder:
+    """A model folder as it is, or a version of a run materialized for as long as it is needed."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._made = None
+
+    def __enter__(self) -> Path:
+        import tempfile
+
+        run, at, version = self._model.rpartition("@")
+        if not at:
+            if not (Path(self._model) / "config.json").exists():
+                raise ConfigError(f"{self._model} is no Hugging Face folder (no config.json), and no RUN@VERSION")
+            return Path(self._model)
+        if not version.isdecimal():
+            raise ConfigError(f"{self._model}: write RUN@VERSION with a number, e.g. latest@40")
+        from twinmill.cli.places import open_run
+        from twinmill.cli.proc.base import open_store
+        from twinmill.publish.materialize import materialize
+
+        self._made = tempfile.TemporaryDirectory(prefix="twinmill-")
+        materialize(open_store(*open_run(run, Path("runs"))), int(version), Path(self._made.name) / "model")
+        return Path(self._made.name) / "model"
+
+    def __exit__(self, *_: object) -> None:
+        if self._made is not None:
+            self._made.cleanup()

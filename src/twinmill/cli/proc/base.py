@@ -1,0 +1,72 @@
+"""What every process of a run does first: read its run folder, hold the supervisor's death pipe, show its heart.
+
+A role is started as `python -m twinmill.cli.proc.<role> RUN NAME`. It ends by itself (exit 0), by SIGTERM, or when the
+supervisor is gone; whatever it was doing is in the logs of the store or is done again.
+"""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from types import FrameType
+
+from twinmill.cli.blocks import Blocks
+from twinmill.launch.beat import BEAT_FILE, Heart
+from twinmill.launch.death import DEATH_FD, watch_parent
+from twinmill.store.backends import open_blobs
+from twinmill.store.blobs import Blobs, StoreConfig
+from twinmill.store.metrics import MetricsWriter, TensorboardSink, WandbSink
+from twinmill.store.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Role:
+    name: str
+    """process name, as the supervisor knows it: "engine/east" """
+    run: RunFolder
+    blocks: Blocks
+    metrics: MetricsWriter
+    heart: Heart
+
+    @property
+    def part(self) -> str:
+        """The cluster's name of "engine/east"."""
+        return self.name.rpartition("/")[2]
+
+    def blobs(self) -> Blobs:
+        return open_store(self.run, self.blocks)
+
+    def cluster(self) -> int:
+        """Index of this role's cluster in the config."""
+        names = [c["name"] for c in self.blocks.get("clusters", list)]
+        return names.index(self.part)
+
+
+def open_store(run: RunFolder, blocks: Blocks) -> Blobs:
+    return open_blobs(blocks.get("store_url", str) or run.store_url, blocks.get("store", StoreConfig))
+
+
+def enter() -> Role:
+    """The beginning of every role's main()."""
+    run, name = RunFolder.open(sys.argv[1]), sys.argv[2]
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the supervisor decides
+    if fd := os.environ.get(DEATH_FD):
+        watch_parent(int(fd))
+    blocks = Blocks(run.config_path)
+    stem = name.replace("/", "-")
+    sinks = tuple(_sink(kind, run, stem) for kind in blocks.get("sinks", list))
+    return Role(name, run, blocks, MetricsWriter(run.metrics_path(stem), sinks), Heart(os.environ.get(BEAT_FILE)))
+
+
+def _sink(kind: str, run: RunFolder, stem: str):  # type: ignore[no-untyped-def]
+    made = {
+        "tensorboard": lambda: TensorboardSink(run.path / "tensorboard" / stem),
+        "wandb": lambda: WandbSink(run.path / "wandb", f"{run.path.name}-{stem}"),
+    }
+    return made[kind]()
+
+
+def _leave(_: int, __: FrameType | None) -> None:
+    """SIGTERM unwinds the stack, so that machines are closed and files ended."""
+    raise SystemExit(143)

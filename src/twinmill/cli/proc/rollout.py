@@ -1,0 +1,76 @@
+"""Process role `rollout/<cluster>`: the first mill of one cluster. Torch-free; its children are the machines."""
+
+import asyncio
+import contextlib
+import signal
+import time
+
+from twinmill.batch.window import Window, may_start
+from twinmill.data.curriculum import task_of
+from twinmill.data.render import open_renderer
+from twinmill.data.tasks.base import open_taskset
+from twinmill.engine.client import EngineClient
+from twinmill.env.harness.loop import HarnessConfig
+from twinmill.env.machine import make_machine
+from twinmill.rollout.mill import Mill, RolloutConfig
+from twinmill.rollout.play import Player
+from twinmill.store.ledger import EpisodesLog
+
+from .base import Role, enter
+
+
+async def rollout(role: Role) -> None:
+    blocks = role.blocks
+    window = blocks.get("rl.window", Window)
+    slots = blocks.get("rl.steps", int) * window.groups_per_step
+    seed = blocks.get("seed", int)
+    taskset = open_taskset(blocks.get("taskset", str))
+    ids = taskset.ids(blocks.get("split", str))
+    backend = blocks.get("machine", str)
+    blobs = role.blobs()
+    async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
+        player = Player(
+            engine=engine,
+            renderer=open_renderer(blocks.get("model", str)),
+            make_machine=lambda spec: make_machine(backend, spec),
+            harness=blocks.get("harness", HarnessConfig),
+            cluster=role.part,
+            blobs=blobs,
+        )
+        mill = Mill(
+            cluster=role.part,
+            log=EpisodesLog(blobs),
+            engine=engine,
+            taskset=taskset,
+            task_of=lambda slot: task_of(slot, ids, seed),
+            may_start=lambda slot, serving: may_start(slot, window.groups_per_step, window.window, serving),
+            play=player,
+            config=blocks.get("rollout", RolloutConfig),
+            seed=seed,
+            slots=slots,
+            note=role.metrics.write,
+        )
+        running = asyncio.create_task(mill.run())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+        heart = asyncio.create_task(_beat(role))
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+        finally:
+            heart.cancel()
+
+
+async def _beat(role: Role) -> None:
+    """From the loop itself: a loop that is stuck does not beat."""
+    started = time.process_time(), time.monotonic()
+    while True:
+        role.heart.beat()
+        await asyncio.sleep(1.0)
+        now = time.process_time(), time.monotonic()
+        role.metrics.write(
+            "cpu", lane=role.name, cpu_s=round(now[0] - started[0], 3), wall_s=round(now[1] - started[1], 3)
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(rollout(enter()))

@@ -1,0 +1,157 @@
+"""`twinmill run | midtrain | sft | rl`: start what a recipe describes, show it, and end with a report."""
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from twinmill import __version__
+from twinmill.cli.blocks import ConfigError
+from twinmill.launch.outcome import Ending, Outcome
+from twinmill.launch.spec import ProcessSpec, Restart
+from twinmill.launch.supervisor import Supervisor
+from twinmill.records.runs import RunRecord
+from twinmill.store.runs import RunFolder
+
+console = Console()
+ROOM_BYTES = 2**30
+"""free disk that a run wants before it starts"""
+
+
+def run(
+    recipe: Path | None = None, *, resume: str | None = None, root: Path = Path("runs"), set: tuple[str, ...] = ()
+) -> int:
+    """Run a recipe: mid-training, SFT, RL, evaluation, report; whatever the recipe switches on.
+
+    Parameters
+    ----------
+    recipe: Python file with a function recipe() that returns a RunConfig
+    resume: continue this run folder (or "latest") where it was stopped, instead of starting a recipe
+    root: folder of the runs
+    set: overrides like rl.window.window=0, repeated
+    """
+    return _start(recipe, resume, root, set, keep=("midtrain", "sft", "rl"))
+
+
+def midtrain(recipe: Path, *, root: Path = Path("runs"), set: tuple[str, ...] = ()) -> int:
+    """Only the mid-training of a recipe; the model is left in the run folder, models/midtrain."""
+    return _start(recipe, None, root, set, keep=("midtrain",))
+
+
+def sft(recipe: Path, *, root: Path = Path("runs"), set: tuple[str, ...] = ()) -> int:
+    """Only the SFT of a recipe (its expert's transcripts included), on the recipe's model."""
+    return _start(recipe, None, root, set, keep=("sft",))
+
+
+def rl(recipe: Path, *, root: Path = Path("runs"), set: tuple[str, ...] = ()) -> int:
+    """Only the RL of a recipe, on the recipe's model (--set model=FOLDER for another)."""
+    return _start(recipe, None, root, set, keep=("rl",))
+
+
+def _start(
+    recipe: Path | None, resume: str | None, root: Path, overrides: tuple[str, ...], keep: tuple[str, ...]
+) -> int:
+    if (recipe is None) == (resume is None):
+        raise ConfigError("give a recipe to start, or --resume RUN to continue one (and not both)")
+    if resume is not None:
+        from twinmill.cli.places import open_run
+
+        if overrides:
+            raise ConfigError("--set has no effect on a resumed run: its config is fixed; start a new run instead")
+        folder, _ = open_run(resume, root)
+    else:
+        assert recipe is not None
+        folder = create(recipe, root, overrides, keep)
+    with folder.lock():
+        folder.check_room(ROOM_BYTES)
+        return supervise(folder)
+
+
+def create(recipe: Path, root: Path, overrides: tuple[str, ...], keep: tuple[str, ...]) -> RunFolder:
+    """Read and check the recipe, and lay out its run folder."""
+    from twinmill.cli import config as full  # imports torch: a second, and only here
+
+    config = full.load_recipe(recipe, overrides)
+    off = {name: None for name in ("midtrain", "sft", "rl") if name not in keep}
+    off |= {"experts": None} if "sft" not in keep else {}
+    off |= {"clusters": (), "evaluation": None} if "rl" not in keep else {}
+    config = full.check(msgspec.structs.replace(config, **off, model=str(Path(config.model).absolute())))
+    data = full.to_json(config)
+    from twinmill.store.blobs import digest_of
+
+    now = datetime.datetime.now()
+    record = RunRecord(
+        run_id=f"{config.name}-{now:%Y%m%d-%H%M%S}", recipe=str(recipe), config_digest=digest_of(data),
+        revision=_revision(recipe), seed=config.seed, started=time.time(), twinmill=__version__,
+        python=platform.python_version(),
+    )  # fmt: skip
+    return RunFolder.create(root, record, data)
+
+
+def _revision(recipe: Path) -> str:
+    asked = ["git", "-C", str(recipe.absolute().parent), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def specs(folder: RunFolder) -> tuple[tuple[ProcessSpec, ...], str]:
+    """The processes of a run, and the one whose end is the run's end."""
+    from twinmill.cli.blocks import Blocks
+
+    blocks = Blocks(folder.config_path)
+    again = Restart(attempts=6, within_s=300, backoff_s=0.3)
+
+    def role(module: str, name: str, *, tier: int, threads: int = 1, beat_s: float = 30.0) -> ProcessSpec:
+        argv = (sys.executable, "-m", f"twinmill.cli.proc.{module}", str(folder.path), name)
+        return ProcessSpec(name=name, argv=argv, restart=again, tier=tier, cpu_threads=threads, beat_s=beat_s, grace_s=5)
+
+    found = [role("trainer", "trainer", tier=0, threads=blocks.get("trainer_threads", int), beat_s=120)]
+    if blocks.has("experts"):
+        found.append(role("expert", "expert", tier=0))
+    if blocks.has("rl"):
+        for i, cluster in enumerate(blocks.get("clusters", list)):
+            threads = blocks.get(f"clusters.{i}.threads", int)
+            found.append(role("engine", f"engine/{cluster['name']}", tier=1, threads=threads))
+            found.append(role("rollout", f"rollout/{cluster['name']}", tier=2))
+    main = "trainer"
+    if blocks.has("evaluation"):
+        found.append(role("evaluator", "evaluator", tier=2, beat_s=60))
+        main = "evaluator"
+    return tuple(found), main
+
+
+def supervise(folder: RunFolder) -> int:
+    """Start all, show what happens, end with the report. Returns the exit code."""
+    from twinmill.board.live import Live
+    from twinmill.board.report import write_report
+
+    processes, main = specs(folder)
+    started = time.time()
+    with Live(folder.metrics, console) as live:
+        supervisor = Supervisor(
+            processes, main=main, log_dir=folder.path / "logs", environment=os.environ,
+            on_line=live.line, on_notice=live.notice, on_tick=live.tick,
+        )  # fmt: skip
+        outcome = supervisor.run()
+    write_report(folder, console)
+    console.print(f"[dim]{time.time() - started:.0f} s; run folder {folder.path}[/]")
+    return _end(outcome, folder)
+
+
+def _end(outcome: Outcome, folder: RunFolder) -> int:
+    if outcome.ending is Ending.DONE:
+        return 0
+    console.print(f"[bold red]{outcome.ending.value}[/]: {outcome.reason}", soft_wrap=True)
+    for line in outcome.tail[-15:]:
+        console.print(f"  [dim]{outcome.culprit}[/] {line}", soft_wrap=True, markup=True)
+    console.print(f"resume with: twinmill run --resume {folder.path}", soft_wrap=True)
+    return outcome.code
