@@ -63,7 +63,7 @@ def test_attention(keep, monkeypatch):
 @pytest.mark.parametrize("keep", [True, False])
 def test_logprobs(keep, monkeypatch):
     monkeypatch.setattr(logprob, "CHUNK", 2)
-    monkeypatch.setattr(logprob, "KEEP_LOGITS", 10**9 if keep else 0)
+    monkeypatch.setattr(logprob, "KEEP_LOGPROBS", 10**9 if keep else 0)
     targets = torch.tensor([3, 0, 6, 3, 1])
     inputs = (leaf(5, 4), leaf(7, 4))
     assert gradcheck(lambda h, w: token_logprobs(h, w, targets, 0.7, Parity.OFF), inputs)

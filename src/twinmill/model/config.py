@@ -1,4 +1,4 @@
-"""ModelConfig: what a decoder is, read from and written to a Hugging Face config.json.
+"""ModelConfig: what a decoder is, without torch; read from and written to a Hugging Face config.json.
 
 Families: llama, qwen2, qwen3 (dense) and qwen2_moe, qwen3_moe. Every key of a config.json is either understood, known
 to change nothing in the computation, or refused by name: a feature that is silently ignored would give wrong logits.
@@ -7,6 +7,7 @@ Not covered: sliding windows, RoPE scalings other than llama3, multi-head latent
 
 import json
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,17 @@ from msgspec import Struct
 
 class ConfigError(ValueError):
     """A model that this package does not implement, or a broken config.json; one line that names the key."""
+
+
+class Parity(Enum):
+    """How far results are independent of what else is in the batch. See model/parity.py."""
+
+    OFF = "off"
+    """fastest; log-probabilities move by about 1e-6 with the batch"""
+    BATCH = "batch"
+    """linear layers are padded: a decode step does not depend on the other rows of its batch"""
+    STRICT = "strict"
+    """attention too: decoding, prefill, scoring and the trainer's forward agree bit for bit"""
 
 
 class Llama3Rope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .parity import Parity, linear
+from .parity import Parity, linear, pads
 
 
 class Dispatch(NamedTuple):
@@ -101,7 +101,7 @@ class _Experts(Function):
 
 def _product(rows: Tensor, weight: Tensor, out: Tensor, parity: Parity) -> None:
     """out = rows @ weight.T"""
-    if parity.pads(len(rows)):
+    if pads(len(rows), parity):
         out.copy_(linear(rows, weight, None, parity))
     else:
         torch.mm(rows, weight.t(), out=out)

@@ -12,7 +12,7 @@ from .parity import Parity, linear
 
 CHUNK = 512
 """tokens per block of logits"""
-KEEP_LOGITS = 2**23
+KEEP_LOGPROBS = 2**23
 """numbers that the backward may find instead of computing them again (32 MiB)"""
 
 
@@ -20,26 +20,26 @@ def token_logprobs(hidden: Tensor, head: Tensor, targets: Tensor, temperature: f
     """hidden [T, width], head [vocab, width], targets [T] -> fp32 [T]"""
     if temperature <= 0:
         raise ValueError(f"temperature {temperature} must be positive; greedy decoding is scored at temperature 1")
-    return _TokenLogprobs.apply(hidden, head, targets, temperature, parity)
+    return _TokenLogprobs.apply(hidden, head, targets, float(temperature), parity)
 
 
-def log_softmax_at(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """logits [T, vocab] -> log p(targets) [T], the one formula of engine and trainer. Overwrites `logits`."""
-    if temperature != 1.0:
+def log_softmax(logits: Tensor, temperature: float | Tensor) -> Tensor:
+    """logits [T, vocab], temperature a number or [T, 1]; in place. The one formula of engine and trainer."""
+    if not isinstance(temperature, float) or temperature != 1.0:
         logits.div_(temperature)
-    return torch.log_softmax(logits, -1, out=logits).gather(-1, targets[:, None])[:, 0]
+    return torch.log_softmax(logits, -1, out=logits)
 
 
 class _TokenLogprobs(Function):
     @staticmethod
     def forward(ctx, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, parity: Parity):
-        keep = len(hidden) * len(head) <= KEEP_LOGITS
+        keep = len(hidden) * len(head) <= KEEP_LOGPROBS
         out, kept = [], []
         for h, t in zip(hidden.split(CHUNK), targets.split(CHUNK)):
-            logits = linear(h, head, None, parity)
-            out.append(log_softmax_at(logits, t, temperature))
+            logprobs = log_softmax(linear(h, head, None, parity), temperature)
+            out.append(logprobs.gather(-1, t[:, None])[:, 0])
             if keep:
-                kept.append(logits)
+                kept.append(logprobs)
         result = torch.cat(out) if out else hidden.new_empty(0)
         ctx.save_for_backward(hidden, head, targets, *kept)
         ctx.temperature, ctx.parity = temperature, parity
@@ -52,11 +52,11 @@ class _TokenLogprobs(Function):
         for i in range(0, len(hidden), CHUNK):
             rows = slice(i, i + CHUNK)
             if kept:
-                logits = kept[i // CHUNK]
+                logprobs = kept[i // CHUNK]
             else:
-                logits = linear(hidden[rows], head, None, ctx.parity).div_(ctx.temperature)
+                logprobs = log_softmax(linear(hidden[rows], head, None, ctx.parity), ctx.temperature)
             scale = grad[rows, None] / ctx.temperature
-            by_logits = logits.softmax(-1).mul_(-scale)
+            by_logits = logprobs.exp().mul_(-scale)
             by_logits.scatter_add_(-1, targets[rows, None], scale)
             torch.mm(by_logits, head, out=by_hidden[rows])
             by_head.addmm_(by_logits.t(), hidden[rows])
