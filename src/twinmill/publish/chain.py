@@ -4,18 +4,22 @@ Nothing is ever changed in place. A hop makes new arrays beside the old ones, so
 is held, and what is served, exactly as it was.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
+from twinmill.store.errors import Corrupt, NotFound
 
 from .codec import CODECS
 from .errors import Broken
 from .manifest import WeightsLog
 from .tensors import WIDTHS, Array, bits_of, tensor_digest, unsigned
+
+DAMAGE = (Broken, Corrupt, NotFound)
+"""why a version cannot be rebuilt; a store that does not answer is another matter"""
 
 
 class Weights(NamedTuple):
@@ -34,7 +38,11 @@ def path_to(log: WeightsLog, number: int, held: WeightVersion | None = None) -> 
 
 
 def hop(log: WeightsLog, version: WeightVersion, held: Weights | None) -> Weights:
-    """Apply one version. Broken, Corrupt or NotFound when it cannot be; `held` is unchanged in any case."""
+    """Apply one version. Broken, Corrupt or NotFound when it cannot be; `held` is unchanged in any case.
+
+    Every tensor that changed is checked after decoding. Those that did not are taken over from `held` unread: that
+    the memory is still what it was, an engine finds out when it checks its own.
+    """
     log.verify_link(version)
     base = None if version.kind is VersionKind.FULL else held
     if version.parent is not None and (base is None or base.version.number != version.parent):
@@ -50,6 +58,16 @@ def hop(log: WeightsLog, version: WeightVersion, held: Weights | None) -> Weight
             _check_base(version, patch, known[patch.name])
         tensors[patch.name] = _decode(version, patch, data, None if base is None else base.tensors[patch.name])
     return Weights(version, tensors)
+
+
+def walk(log: WeightsLog, path: Sequence[WeightVersion], held: Weights | None) -> tuple[Weights | None, int, str]:
+    """Apply `path` as far as it goes: what was reached (`held` when nothing was), how many were applied, the damage."""
+    for done, version in enumerate(path):
+        try:
+            held = hop(log, version, held)
+        except DAMAGE as error:
+            return held, done, str(error)
+    return held, len(path), ""
 
 
 def rebuild(log: WeightsLog, number: int, held: Weights | None = None) -> Weights:

@@ -106,12 +106,13 @@ class Gaps:
 
 def _planes(values: npt.NDArray[Any], width: int) -> bytes:
     """The low `width` bytes of each value, byte by byte: all lowest bytes first."""
-    octets = np.ascontiguousarray(values, values.dtype.newbyteorder("<")).view(np.uint8).reshape(len(values), -1)
+    little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
+    octets = little.view(np.uint8).reshape(len(values), values.itemsize)
     return octets[:, :width].T.tobytes()
 
 
 def _unplanes(data: bytes, width: int) -> npt.NDArray[Any]:
-    octets = np.frombuffer(data, np.uint8).reshape(width, -1).T
+    octets = np.frombuffer(data, np.uint8).reshape(width, len(data) // width).T
     return np.ascontiguousarray(octets).view(f"<u{width}").reshape(-1)
 
 

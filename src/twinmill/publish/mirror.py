@@ -1,8 +1,9 @@
 """A cluster's read-through copy of the store, behind a link of bounded speed and latency.
 
-Only what never changes is kept: manifests and objects named by content. Each local file is sealed
-(store/frame.py), so a damaged one is seen, dropped and fetched again. Everything else passes through the
-link in both directions.
+Only what never changes is kept: manifests (sealed for their key) and objects (named by their content). So every local
+file proves itself, a damaged one is dropped and fetched again, and nothing unsound is ever kept. The folder has the
+layout of the store: it can be opened as one, and a lost object of the bucket be put back from it. Everything else
+passes through the link in both directions.
 
 Not covered: pruning. A mirror grows by one object per version; delete its folder to start over.
 """
@@ -15,11 +16,11 @@ from pathlib import Path
 from twinmill.records.base import Ref
 from twinmill.store.blobs import Blobs, digest_of, named_write, open_blobs, verify_ref
 from twinmill.store.errors import Corrupt, NotFound
-from twinmill.store.frame import HEAD_BYTES, seal, unseal
+from twinmill.store.frame import unseal
 
 from .config import LinkConfig
 
-IMMUTABLE = ("weights/manifests/", "weights/objects/")
+MANIFESTS, OBJECTS = "weights/manifests/", "weights/objects/"
 
 
 class Link:
@@ -64,27 +65,19 @@ class Mirror:
         self._local.sweep(older_s=0.0)  # this mirror has one process; what it left half-written is nobody's
 
     def get(self, key: str) -> bytes:
-        if not key.startswith(IMMUTABLE):
+        if not key.startswith((MANIFESTS, OBJECTS)):
             return self._fetch(key)
         found = self._here(key)
         if found is None:
             found = self._fetch(key)
-            self._local.put(key, seal(key, found))
+            if _is_sound(key, found):  # else the caller will see what is wrong with it, and may find it mended later
+                self._local.put(key, found)
         return found
 
     def get_ref(self, ref: Ref) -> bytes:
-        found = self._here(ref.key)
-        if found is not None:
-            try:
-                verify_ref(ref, found)
-                return found
-            except Corrupt:  # damaged on its way here, before it was sealed
-                self._drop(ref.key)
-        found = self._fetch(ref.key)
-        verify_ref(ref, found)
-        if ref.key.startswith(IMMUTABLE):
-            self._local.put(ref.key, seal(ref.key, found))
-        return found
+        data = self.get(ref.key)
+        verify_ref(ref, data)
+        return data
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         data = self._source.get_range(key, offset, length)
@@ -92,7 +85,7 @@ class Mirror:
         return data
 
     def exists(self, key: str) -> bool:
-        if key.startswith(IMMUTABLE) and self._local.exists(key):
+        if key.startswith(MANIFESTS) and self._here(key) is not None:
             return True
         self.link.cross(0)
         return self._source.exists(key)
@@ -128,32 +121,30 @@ class Mirror:
     def sweep(self, older_s: float = 3600.0) -> int:
         return self._local.sweep(older_s)
 
-    def forget(self, key: str) -> None:
-        """Drop the local copy, because its content proved wrong although it is as it was fetched."""
-        self._drop(key)
-
     def _here(self, key: str) -> bytes | None:
         """The local copy; None when there is none, or when it was damaged and has been dropped."""
         try:
-            return unseal(key, self._local.get(key))
+            found = self._local.get(key)
         except NotFound:
             return None
-        except Corrupt:
-            self._drop(key)
-            return None
-
-    def _drop(self, key: str) -> None:
+        if _is_sound(key, found):
+            return found
         self.damaged += 1
         self._local.delete(key)
+        return None
 
     def _fetch(self, key: str) -> bytes:
         data = self._source.get(key)
         self.link.cross(len(data))
         return data
 
-    @property
-    def local_bytes(self) -> int:
-        """Size of what is held here."""
-        root = self._local.root
-        assert root is not None
-        return sum(path.stat().st_size - HEAD_BYTES for path in root.rglob("*") if path.is_file())
+
+def _is_sound(key: str, data: bytes) -> bool:
+    """Is `data` what was written at `key`, by its own witness?"""
+    if key.startswith(OBJECTS):
+        return digest_of(data) == key.removeprefix(OBJECTS)
+    try:
+        unseal(key, data)
+    except Corrupt:
+        return False
+    return True

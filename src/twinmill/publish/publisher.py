@@ -15,7 +15,7 @@ from twinmill.records.base import Ref
 from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
 from twinmill.store.blobs import Blobs
 
-from .chain import Weights, rebuild
+from .chain import DAMAGE, Weights, rebuild
 from .codec import CODECS
 from .config import PublishConfig
 from .errors import Refused
@@ -80,7 +80,7 @@ class Publisher:
         last = self.latest
         if last is not None and step <= last.step:
             return self._repeated(last, step, tuple(slots), model)
-        base = None if full or self._full_is_due() else self.state()
+        base = None if full or self._full_is_due() else self._state_if_sound()
         if last is not None:
             _check_same_tensors(last, state, dtypes)
         body = self._full(state, dtypes, digests) if base is None else self._delta(base, state, dtypes, digests)
@@ -107,6 +107,13 @@ class Publisher:
         self._base = Weights(version, _held(state, version, self._base))
         self.latest = version
         return version
+
+    def _state_if_sound(self) -> Weights | None:
+        """The base of a delta; None when the log is damaged: then a full version mends it."""
+        try:
+            return self.state()
+        except DAMAGE:
+            return None
 
     def _full_is_due(self) -> bool:
         """By schedule, or because a subscriber could not rebuild a version."""

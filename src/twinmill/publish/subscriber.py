@@ -4,9 +4,9 @@
     commit    after the engines have flipped: what was prepared is what is held
 
 What cannot be rebuilt is never handed out. In turn: a damaged local copy is fetched again (by the mirror);
-a version that does not fit what is held is rebuilt from the last full one; a version whose own bytes are
-lost is skipped, the publisher is asked for a full version, and the newest version before it is used. Every
-one of these is an Event.
+a version that does not fit what is held is rebuilt from the last full one; behind a
+version whose own bytes are lost nothing can be reached until the next full one: the publisher is asked for one, and the
+newest version before the damage is used. Every one of these is an Event.
 """
 
 import time
@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from twinmill.records.weights import WeightVersion
 from twinmill.store.blobs import Blobs
-from twinmill.store.errors import Corrupt, NotFound
 
-from .chain import Weights, path_to, rebuild
-from .errors import Broken, Refused
+from .chain import DAMAGE, Weights, path_to, walk
+from .errors import Refused
 from .manifest import WeightsLog
 from .mirror import Mirror
 from .tensors import Array
@@ -83,7 +82,8 @@ class Subscriber:
         self._who = who
         self._on_event = on_event
         self._retry_s = retry_s
-        self._retry_at: dict[int, float] = {}
+        self._unreachable = -1
+        self._retry_at = 0.0
         self.held: Weights | None = None
         """what was committed last; None = nothing yet"""
         self.events: Counter[EventKind] = Counter()
@@ -102,19 +102,28 @@ class Subscriber:
     def prepare(self, number: int | None = None, *, afresh: bool = False) -> Prepared | None:
         """The newest version that can be rebuilt (or exactly `number`), in new arrays; None = nothing is ready.
 
-        afresh: rebuild from the last full version, even what is held already: for an engine whose own
-        memory did not match. Refused for a version of another run, or one before what is held.
-        StoreUnavailable passes.
+        afresh: rebuild from the last full version, even what is held already: for an engine whose own memory did not
+        match. Refused for a version of another run, or one before what is held. StoreUnavailable passes.
         """
         self._newest = self._log.newest()
-        if number is not None:
-            self._check_order(number)
-            return self._try(number, afresh)
-        first = self.number if afresh else self.number + 1
-        for candidate in range(self._newest, max(first, 0) - 1, -1):
-            if (prepared := self._try(candidate, afresh)) is not None:
-                return prepared
-        return None
+        target = self._newest if number is None else number
+        self._check_order(target)
+        if target < 0 or (target == self.number and not afresh) or self._is_waiting(target):
+            return None
+        started, damaged = time.monotonic(), self._damaged()
+        found, hops = self._rebuild(target, afresh)
+        if self._damaged() > damaged:
+            self._happened(EventKind.REFETCHED, target, "a copy in this cluster's mirror was damaged")
+        reached = -1 if found is None else found.version.number
+        if found is None or reached < self.number + (not afresh) or (number is not None and reached != number):
+            return None
+        return Prepared(
+            weights=found,
+            changed=self._changed(found),
+            hops=len(hops),
+            fetched_bytes=sum(version.object.bytes for version in hops),
+            seconds=time.monotonic() - started,
+        )
 
     def commit(self, prepared: Prepared) -> None:
         """The engines serve `prepared`: hold it from now on."""
@@ -127,36 +136,43 @@ class Subscriber:
         if number < self.number:
             raise Refused(f"version {number} is older than {self.number}, which is held; versions never go back")
 
-    def _try(self, number: int, afresh: bool) -> Prepared | None:
-        """`number` from what is held, else from the last full version, else an event and None."""
-        if (number == self.number and not afresh) or time.monotonic() < self._retry_at.get(number, 0.0):
-            return None
-        started = time.monotonic()
-        damaged = self._damaged()
-        failures: list[str] = ["the engine's memory did not match"] if afresh else []
+    def _is_waiting(self, target: int) -> bool:
+        """Was `target` unreachable a moment ago?"""
+        return target == self._unreachable and time.monotonic() < self._retry_at
+
+    def _rebuild(self, target: int, afresh: bool) -> tuple[Weights | None, list[WeightVersion]]:
+        """As near to `target` as can be: from what is held, else from the last full version. Reports what was wrong."""
+        why = "the engine's memory did not match" if afresh else ""
+        best: tuple[Weights | None, list[WeightVersion]] = (None, [])
         for base in [None] if afresh or self.held is None else [self.held, None]:
+            found, passed, problem = self._approach(target, base)
+            if found is not None and found.version.number == target:
+                if why:
+                    self._happened(EventKind.REBUILT, target, why)
+                return found, passed
+            why = problem
+            if found is not None and (best[0] is None or found.version.number > best[0].version.number):
+                best = found, passed
+        self._unreachable, self._retry_at = target, time.monotonic() + self._retry_s
+        self._happened(EventKind.UNREACHABLE, target, why)
+        self._log.want_full(target, self._who)
+        return best
+
+    def _approach(self, target: int, held: Weights | None) -> tuple[Weights | None, list[WeightVersion], str]:
+        """The nearest version before damage that `held` leads to, what was applied for it, and the damage."""
+        goal, passed, why = target, list[WeightVersion](), ""
+        while goal > (-1 if held is None else held.version.number):
             try:
-                path = path_to(self._log, number, base.version if base else None)
-                self._check_run(path)
-                weights = rebuild(self._log, number, base)
-            except (Broken, Corrupt, NotFound) as error:
-                failures.append(str(error))
+                path = path_to(self._log, goal, held.version if held else None)
+            except DAMAGE as error:
+                why, goal = why or str(error), goal - 1
                 continue
-            if self._damaged() > damaged:
-                self._happened(EventKind.REFETCHED, number, "a copy in this cluster's mirror was damaged")
-            if failures:
-                self._happened(EventKind.REBUILT, number, failures[-1])
-            return Prepared(
-                weights=weights,
-                changed=self._changed(weights),
-                hops=len(path),
-                fetched_bytes=sum(version.object.bytes for version in path),
-                seconds=time.monotonic() - started,
-            )
-        self._retry_at[number] = time.monotonic() + self._retry_s
-        self._happened(EventKind.UNREACHABLE, number, failures[-1])
-        self._log.want_full(number, self._who)
-        return None
+            self._check_run(path)
+            held, done, problem = walk(self._log, path, held)
+            passed += path[:done]
+            if done < len(path):
+                why, goal = why or problem, path[done].number - 1
+        return held, passed, why
 
     def _check_run(self, path: list[WeightVersion]) -> None:
         for version in path:
