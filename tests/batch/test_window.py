@@ -38,6 +38,13 @@ def test_a_wrong_window_is_refused_when_it_is_written_down():
         Window(window=-1)
 
 
+def test_in_order_bounds_what_reaches_the_trainer_by_the_window():
+    assert Window(window=2).oldest == 2
+    assert Window(window=2, age_limit=1).oldest == 1
+    assert Window(window=2, policy="ready_first").oldest is None
+    assert Window(window=2, policy="ready_first", age_limit=5).oldest == 5
+
+
 class World(NamedTuple):
     groups_per_step: int
     window: int

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinmill.data.chats import ChatError, chats_of, check, read_chats, write_chats
@@ -64,6 +64,7 @@ def chats(draw):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".msgpack"])
+@settings(max_examples=25, deadline=None)
 @given(written=st.lists(chats(), max_size=5))
 def test_what_is_read_is_what_was_written(tmp_path_factory, suffix, written):
     path = tmp_path_factory.mktemp("chats") / f"c{suffix}"

@@ -284,6 +284,15 @@ def test_old_tokens_are_masked_and_counted(tmp_path):
     assert third.tokens == 0
 
 
+def test_in_order_trains_no_token_older_than_the_window_whatever_arrives(tmp_path):
+    world = World(tmp_path)
+    for slot in range(6):
+        close_slot(world.log, slot, version=0)
+    world.start(config(3, window=Window(window=1, groups_per_step=G)))
+    assert [r.tokens > 0 for r in world.reports] == [True, True, False]
+    assert world.reports[2].dropped["tokens_too_old"] > 0
+
+
 def test_missing_experts_are_rejected_by_name(tmp_path):
     world = closed_world(tmp_path, slots=2)
     rejected = []

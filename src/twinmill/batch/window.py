@@ -26,7 +26,11 @@ class Choice(NamedTuple):
     """the slots that hold the step up: open ones, and (in_order) those that nobody has admitted yet"""
 
 
-Policy = Callable[[Collection[int], Collection[int], int, int], Choice]
+class Policy(NamedTuple):
+    choose: Callable[[Collection[int], Collection[int], int, int], Choice]
+    """(ready, open, step, groups_per_step) -> Choice"""
+    bounded: bool
+    """whether it promises that no trained token is older than the window"""
 
 
 def may_start(slot: int, groups_per_step: int, window: int, serving: int) -> bool:
@@ -52,7 +56,10 @@ def ready_first(ready: Collection[int], open: Collection[int], step: int, groups
     return Choice((), tuple(sorted(open))) if len(taken) < groups_per_step else Choice(taken, ())
 
 
-POLICIES: Mapping[str, Policy] = {"in_order": in_order, "ready_first": ready_first}
+POLICIES: Mapping[str, Policy] = {
+    "in_order": Policy(in_order, bounded=True),
+    "ready_first": Policy(ready_first, bounded=False),
+}
 
 
 class Window(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +78,14 @@ class Window(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.window < 0 or self.groups_per_step < 1 or (self.age_limit or 0) < 0:
             raise ValueError("window and age_limit must be at least 0, groups_per_step at least 1")
 
+    @property
+    def oldest(self) -> int | None:
+        """Age in versions beyond which tokens are masked; None = no limit. Under in_order no such token should arrive:
+        what a rollout mill let through against the rule is masked and counted all the same."""
+        if not POLICIES[self.policy].bounded:
+            return self.age_limit
+        return self.window if self.age_limit is None else min(self.window, self.age_limit)
+
 
 def next_slots(policy: str, ready: Collection[int], open: Collection[int], step: int, groups_per_step: int) -> Choice:
     """The slots that step `step` takes, or what it waits for.
@@ -79,4 +94,4 @@ def next_slots(policy: str, ready: Collection[int], open: Collection[int], step:
     Example: with g = 2, step 0, ready {0, 2, 3} and open {1}: in_order waits for (1,), ready_first takes (0,
     2).
     """
-    return POLICIES[policy](ready, open, step, groups_per_step)
+    return POLICIES[policy].choose(ready, open, step, groups_per_step)

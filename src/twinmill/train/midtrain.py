@@ -31,8 +31,11 @@ class Midtrain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     heldout_rows: int = 32
     """held-out rows that the loss before and after is measured on; 0 = not measured"""
     optimizer: AdamW = AdamW(lr=1e-3, warmup=10)
+    """learning rate and schedule"""
     compute: Compute = Compute()
+    """load-balance loss"""
     packing: Packing = Packing(tokens=4096)
+    """tokens of one microbatch"""
     checkpoint_every: int = 0
     """steps between checkpoints; 0 = only after the last step"""
     seed: int = 0

@@ -42,6 +42,7 @@ class AdamW(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     betas: tuple[float, float] = (0.9, 0.95)
     """decay of the first and second moment per step"""
     eps: float = 1e-8
+    """added to the root of the second moment"""
     weight_decay: float = 0.0
     """per unit of lr, on matrices alone; 0 = none"""
     clip: float = 1.0
@@ -98,19 +99,19 @@ class Optimizer:
 
     def zero(self) -> None:
         for flat in self._flats:
-            flat.master.grad.zero_()
+            flat.grad.zero_()
 
     def step(self, step: int) -> Applied:
         """Clip, update the masters, write the rounded weights. Raises NotFinite before anything is changed."""
         for flat in self._flats:
             flat.check()
-        norms = [torch.linalg.vector_norm(flat.master.grad) for flat in self._flats]
+        norms = [torch.linalg.vector_norm(flat.grad) for flat in self._flats]
         norm = float(torch.linalg.vector_norm(torch.stack(norms)))
         if not math.isfinite(norm):
             raise NotFinite(f"step {step}: the gradient's norm is {norm}")
         if 0 < self.config.clip < norm:
             for flat in self._flats:
-                flat.master.grad.mul_(self.config.clip / norm)
+                flat.grad.mul_(self.config.clip / norm)
         lr = lr_at(self.config, step)
         for group in self._adam.param_groups:
             group["lr"] = lr
@@ -120,7 +121,7 @@ class Optimizer:
         return Applied(norm, lr)
 
     def state(self) -> dict[str, Tensor]:
-        """ "master/<parameter>", "exp_avg/...", "exp_avg_sq/..." and "updates"; shares memory with the optimizer."""
+        """Names master/<parameter>, exp_avg/..., exp_avg_sq/... and updates; shares memory with the optimizer."""
         out: dict[str, Tensor] = {}
         for flat in self._flats:
             moments = self._adam.state[flat.master]
@@ -157,8 +158,9 @@ class _Flat:
         self.named = named
         self.dtypes = [stored.get(name, torch.bfloat16) for name, _ in named]
         self.master = nn.Parameter(torch.cat([p.detach().flatten() for _, p in named]))
-        self.master.grad = torch.zeros_like(self.master)
-        self.grads = self.views(self.master.grad)
+        self.grad = torch.zeros_like(self.master.data)
+        self.master.grad = self.grad
+        self.grads = self.views(self.grad)
         for name, p in named:
             p.grad = self.grads[name]
 

@@ -13,7 +13,7 @@ from their manifests' slot lists; each must reach the digest that its manifest h
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -45,11 +45,17 @@ class Rl(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: int = 40
     """optimizer steps; the run uses slots [0, steps * window.groups_per_step)"""
     window: Window = Window()
+    """which slots a step takes, and how old their tokens may be"""
     preparation: Preparation = Preparation()
+    """how groups become microbatches: credit, router replay, packing"""
     loss: PolicyGradient = PolicyGradient()
+    """importance weights"""
     optimizer: AdamW = AdamW(lr=1e-4)
+    """learning rate and schedule"""
     compute: Compute = Compute()
+    """temperature, plausibility filter, load-balance loss"""
     breaker: Breaker = Breaker()
+    """when infrastructure's losses stop the run"""
     checkpoint_every: int = 10
     """steps between checkpoints; a crash costs redoing at most so many steps. 1 = nothing is ever redone"""
     checkpoints_kept: int = 2
@@ -97,8 +103,8 @@ class Versions(Protocol):
 
     def publish(
         self,
-        bits: dict[str, npt.NDArray],
-        dtypes: dict[str, str],
+        bits: Mapping[str, npt.NDArray],
+        dtypes: Mapping[str, str],
         *,
         step: int,
         slots: tuple[int, ...],
@@ -184,7 +190,7 @@ def train(config: Rl, trainer: Trainer, ports: Ports, closes: Sequence[Close], s
     if ports.reference is not None:
         packing, temperature = config.preparation.packing, config.compute.temperature
         scorer = partial(score, ports.reference, packing=packing, temperature=temperature)
-    prepared = prepare(groups, step, config.preparation, ports.load_experts, config.window.age_limit, scorer)
+    prepared = prepare(groups, step, config.preparation, ports.load_experts, config.window.oldest, scorer)
     for rejected in prepared.rejected:
         ports.reject(rejected)
     read = time.perf_counter() - began
@@ -248,7 +254,7 @@ def _must_match(trainer: Trainer, version: WeightVersion) -> None:
 
 
 def _starved(config: Rl, ports: Ports, step: int, slots: Sequence[int]) -> str:
-    owners = {}
+    owners: dict[str, list[int]] = {}
     for slot in slots[:8]:
         admit = ports.episodes.admit_of(slot)
         owners.setdefault("nobody yet" if admit is None else f"cluster {admit.cluster}", []).append(slot)

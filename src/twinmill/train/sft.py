@@ -28,8 +28,11 @@ class Sft(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     chats_per_step: int = 16
     """transcripts that one step reads"""
     optimizer: AdamW = AdamW(lr=3e-4, warmup=5)
+    """learning rate and schedule"""
     compute: Compute = Compute()
+    """load-balance loss"""
     packing: Packing = Packing(tokens=4096)
+    """tokens of one microbatch"""
     checkpoint_every: int = 0
     """steps between checkpoints; 0 = only after the last step"""
     seed: int = 0

@@ -10,7 +10,7 @@ bits.
 """
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,7 +72,8 @@ class TrainStep:
         if not torch.isfinite(loss):
             raise NotFinite(f"step {step}: the loss is {float(loss.detach())} on {', '.join(microbatch.sample_ids)}")
         loss.backward()
-        tally.sums.update(value.sums)
+        for name, amount in value.sums.items():
+            tally.sums[name] += amount
         tally.sums["aux"] += share * float(output.aux_loss.detach())
         tally.samples += len(microbatch.sample_ids)
         tally.tokens += len(rows)
@@ -98,15 +99,17 @@ def logprobs_at(decoder: Decoder, hidden: Tensor, microbatch: Microbatch, rows: 
 
 
 def _tokens(microbatch: Microbatch, rows: Tensor, logprobs: Tensor) -> Tokens:
-    at = (torch.from_numpy(a)[rows] for a in (microbatch.logprobs, microbatch.advantages, microbatch.weights))
-    return Tokens(logprobs, *at, microbatch.denominator)
+    engine, advantages, weights = (
+        torch.from_numpy(array)[rows] for array in (microbatch.logprobs, microbatch.advantages, microbatch.weights)
+    )
+    return Tokens(logprobs, engine, advantages, weights, microbatch.denominator)
 
 
 class _Tally:
     """What the microbatches of one step add up to."""
 
     def __init__(self) -> None:
-        self.sums: Counter[str] = Counter()
+        self.sums: defaultdict[str, float] = defaultdict(float)
         self.samples = self.tokens = self.positions = self.replayed = self.refused = 0
         self.log_ratios: list[np.ndarray] = []
         self.versions: list[np.ndarray] = []

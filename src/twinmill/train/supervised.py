@@ -53,8 +53,7 @@ def teach(
 
 def _resumed(trainer: Trainer, checkpoints: Checkpoints | None) -> int:
     """Put the newest checkpoint back; the steps it has behind it. 0 = there is none."""
-    keys = checkpoints.keys() if checkpoints is not None else []
-    if not keys:
+    if checkpoints is None or not (keys := checkpoints.keys()):
         return 0
     state = checkpoints.load(keys[-1])
     trainer.put_back(state.tensors)

@@ -33,6 +33,10 @@ class Preparation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     tokens_per_episode: float = 64.0
     """the loss denominator is the step's graded episodes times this constant: about the tokens of a usual episode"""
 
+    def __post_init__(self) -> None:
+        if self.tokens_per_episode <= 0:
+            raise ValueError(f"tokens_per_episode is {self.tokens_per_episode}; it must be above 0")
+
 
 class Prepared(NamedTuple):
     microbatches: list[Microbatch]
