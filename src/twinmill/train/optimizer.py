@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from msgspec import Struct
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 
 def _constant(progress: float, floor: float) -> float:
@@ -85,17 +86,8 @@ class Optimizer:
         named = list(parameters)
         matrices = [(name, p) for name, p in named if p.dim() > 1]
         vectors = [(name, p) for name, p in named if p.dim() <= 1]
-        self._flats = [_Flat(group, stored) for group in (matrices, vectors) if group]
-        decays = (config.weight_decay, 0.0) if matrices else (0.0,)
-        self._adam = torch.optim.AdamW(
-            [{"params": [f.master], "weight_decay": decay} for f, decay in zip(self._flats, decays, strict=False)],
-            lr=config.lr,
-            betas=config.betas,
-            eps=config.eps,
-            fused=True,
-        )
-        for flat in self._flats:
-            flat.start(self._adam)
+        groups = ((matrices, config.weight_decay), (vectors, 0.0))
+        self._flats = [_Flat(group, stored, decay) for group, decay in groups if group]
 
     def zero(self) -> None:
         for flat in self._flats:
@@ -109,14 +101,11 @@ class Optimizer:
         norm = float(torch.linalg.vector_norm(torch.stack(norms)))
         if not math.isfinite(norm):
             raise NotFinite(f"step {step}: the gradient's norm is {norm}")
-        if 0 < self.config.clip < norm:
-            for flat in self._flats:
-                flat.grad.mul_(self.config.clip / norm)
         lr = lr_at(self.config, step)
-        for group in self._adam.param_groups:
-            group["lr"] = lr
-        self._adam.step()
         for flat in self._flats:
+            if 0 < self.config.clip < norm:
+                flat.grad.mul_(self.config.clip / norm)
+            flat.update(self.config, lr)
             flat.write_rounded()
         return Applied(norm, lr)
 
@@ -124,10 +113,9 @@ class Optimizer:
         """Names master/<parameter>, exp_avg/..., exp_avg_sq/... and updates; shares memory with the optimizer."""
         out: dict[str, Tensor] = {}
         for flat in self._flats:
-            moments = self._adam.state[flat.master]
-            out["updates"] = moments["step"]
-            for kind, buffer in (("master", flat.master.data), *((k, moments[k]) for k in _MOMENTS)):
-                out |= {f"{kind}/{name}": view for name, view in flat.views(buffer).items()}
+            out["updates"] = flat.updates
+            for kind in ("master", "exp_avg", "exp_avg_sq"):
+                out |= {f"{kind}/{name}": view for name, view in flat.views(getattr(flat, kind)).items()}
         return out
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -140,34 +128,25 @@ class Optimizer:
         )
         if wrong:
             raise ValueError(f"optimizer state of another model: {len(wrong)} tensors differ, the first is {wrong[0]}")
-        for flat in self._flats:
-            self._adam.state[flat.master]["step"].copy_(state["updates"])
         for name, tensor in own.items():
             tensor.copy_(state[name])
         for flat in self._flats:
+            flat.updates.copy_(state["updates"])
             flat.write_rounded()
 
 
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
 class _Flat:
-    """One flat master for several parameters; their gradients are views of its gradient."""
+    """Several parameters as one: flat master, gradient and moments. The parameters' gradients are views of `grad`."""
 
-    def __init__(self, named: list[tuple[str, nn.Parameter]], stored: Mapping[str, torch.dtype]) -> None:
-        self.named = named
+    def __init__(self, named: list[tuple[str, nn.Parameter]], stored: Mapping[str, torch.dtype], decay: float) -> None:
+        self.named, self.decay = named, decay
         self.dtypes = [stored.get(name, torch.bfloat16) for name, _ in named]
-        self.master = nn.Parameter(torch.cat([p.detach().flatten() for _, p in named]))
-        self.grad = torch.zeros_like(self.master.data)
-        self.master.grad = self.grad
-        self.grads = self.views(self.grad)
+        self.master = torch.cat([p.detach().flatten() for _, p in named])
+        self.grad, self.exp_avg, self.exp_avg_sq = (torch.zeros_like(self.master) for _ in range(3))
+        self.updates = torch.zeros(())
+        self._grads = self.views(self.grad)
         for name, p in named:
-            p.grad = self.grads[name]
-
-    def start(self, adam: torch.optim.AdamW) -> None:
-        """Moments exist before the first update, so that a state can be loaded into them."""
-        zeros = {name: torch.zeros_like(self.master.data) for name in _MOMENTS}
-        adam.state[self.master] = {"step": torch.zeros(()), **zeros}
+            p.grad = self._grads[name]
 
     def views(self, buffer: Tensor) -> dict[str, Tensor]:
         parts = buffer.split([p.numel() for _, p in self.named])
@@ -175,13 +154,35 @@ class _Flat:
 
     def check(self) -> None:
         for name, p in self.named:
-            if p.grad is not self.grads[name]:
+            if p.grad is not self._grads[name]:
                 raise RuntimeError(
                     f"{name}.grad was replaced; the optimizer owns it: call Optimizer.zero, not zero_grad"
                 )
 
+    def update(self, config: AdamW, lr: float) -> None:
+        """torch's own AdamW kernel; its function, because its class imports a compiler for seconds."""
+        adamw(
+            [self.master],
+            [self.grad],
+            [self.exp_avg],
+            [self.exp_avg_sq],
+            [],
+            [self.updates],
+            fused=True,
+            foreach=False,
+            capturable=False,
+            differentiable=False,
+            amsgrad=False,
+            maximize=False,
+            beta1=config.betas[0],
+            beta2=config.betas[1],
+            lr=lr,
+            weight_decay=self.decay,
+            eps=config.eps,
+        )
+
     @torch.no_grad()
     def write_rounded(self) -> None:
-        views = self.views(self.master.data)
+        views = self.views(self.master)
         for (name, p), dtype in zip(self.named, self.dtypes, strict=True):
             p.copy_(views[name].to(dtype))
