@@ -46,6 +46,12 @@ def test_transfers_at_once_share_a_link() -> None:
     assert waits == pytest.approx([1.0, 2.0])
 
 
+def test_impossible_links_are_refused() -> None:
+    for config in (LinkConfig(bytes_per_s=-1.0), LinkConfig(latency_s=-1.0)):
+        with pytest.raises(ValueError, match="want numbers >= 0"):
+            Link(config)
+
+
 def test_an_unshaped_link_never_waits() -> None:
     link = Link(LinkConfig(), sleep=lambda _: pytest.fail("waited"))
     link.cross(1 << 40)

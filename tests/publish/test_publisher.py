@@ -153,6 +153,8 @@ def test_unknown_codecs_are_refused(local: Blobs) -> None:
     for name in ("same", "zip"):
         with pytest.raises(Refused, match=r"publish\.codec"):
             Publisher(local, "run", PublishConfig(codec=name))
+    with pytest.raises(Refused, match=r"publish\.full_every is -1"):
+        Publisher(local, "run", PublishConfig(full_every=-1))
 
 
 def test_repeating_the_last_publication_returns_it(local: Blobs) -> None:

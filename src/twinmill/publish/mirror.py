@@ -32,6 +32,8 @@ class Link:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        if config.bytes_per_s < 0 or config.latency_s < 0:
+            raise ValueError(f"link of {config.bytes_per_s} bytes/s, {config.latency_s} s latency: want numbers >= 0")
         self._config = config
         self._clock = clock
         self._sleep = sleep

@@ -37,6 +37,8 @@ class Publisher:
         self._config = config or PublishConfig()
         if self._config.codec not in CODECS or self._config.codec == "same":
             raise Refused(f"publish.codec is {self._config.codec!r}; want raw or gaps")
+        if self._config.full_every < 0:
+            raise Refused(f"publish.full_every is {self._config.full_every}; want a number >= 0")
         self._log = WeightsLog(blobs)
         self._run_id = run_id
         self._base: Weights | None = None
