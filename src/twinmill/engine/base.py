@@ -18,7 +18,8 @@ class ContextTooLong(EngineError):
 
 
 class Flip(Record):
-    """What a flip did. `pause_s`: generation stood still. `stale_kv_tokens`: KV kept from older versions (0 under recompute)."""
+    """What a flip did. `pause_s`: generation stood still. `stale_kv_tokens`: KV kept from older versions (0 under
+    recompute)."""
 
     version: int
     pause_s: float

@@ -1,0 +1,28 @@
+"""The embedded engine: continuous batching, KV shared within sessions and groups, weights swapped between two steps.
+
+config      EngineConfig (no torch)
+engine      EmbeddedEngine: the Engine protocol on top of a scheduler thread
+scheduler   one loop: admit, forward, sample, finish; owns everything below
+kv          KvCache: slots, prefixes, eviction
+attend      attention of one step over the cache
+sampler     counter-based sampling
+weights     WeightBuffers: what is served, what is staged
+"""
+
+from typing import TYPE_CHECKING
+
+from .config import EngineConfig
+
+if TYPE_CHECKING:
+    from .engine import EmbeddedEngine
+
+__all__ = ["EmbeddedEngine", "EngineConfig"]
+
+
+def __getattr__(name: str):  # type: ignore[no-untyped-def]
+    """EmbeddedEngine needs torch, which a config that only names EngineConfig must not pay for."""
+    if name == "EmbeddedEngine":
+        from .engine import EmbeddedEngine
+
+        return EmbeddedEngine
+    raise AttributeError(name)
