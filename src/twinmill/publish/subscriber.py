@@ -3,10 +3,10 @@
     prepare   fetch, verify, decode beside what is held; nothing that is served is touched
     commit    after the engines have flipped: what was prepared is what is held
 
-What cannot be rebuilt is never handed out. In turn: a damaged local copy is fetched again (by the mirror); a version that does
-not fit what is held is rebuilt from the last full one; behind a version whose own bytes are lost nothing can be reached
-until the next full one, so the publisher is asked for one and the newest version before the damage is used. Every one of
-these is an Event.
+What cannot be rebuilt is never handed out. In turn: a damaged local copy is fetched again (by the mirror); a
+version that does not fit what is held is rebuilt from the last full one; behind a version whose own bytes are lost
+nothing can be reached until the next full one, so the publisher is asked for one and the newest version before the
+damage is used. Every one of these is an Event.
 """
 
 import time
