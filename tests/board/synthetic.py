@@ -144,7 +144,7 @@ class _Run:
                      bytes=delta_bytes, repaired=repaired)  # fmt: skip
             if repaired:
                 self.put(f"engine-{cluster}", "event", self.now + fetch, level="warning", what="repair",
-                         text=f"engine/{cluster}: v37 did not match its digest, taken from the full version")  # fmt: skip
+                         text=f"engine/{cluster}: v37 did not match its digest, taken from the full one")  # fmt: skip
 
     def eval(self, name: str, tasks: int, seconds: float, pass_at_1: float) -> None:
         half = 1.96 * math.sqrt(pass_at_1 * (1 - pass_at_1) / tasks)

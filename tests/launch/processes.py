@@ -20,9 +20,7 @@ def spec(name: str, code: str, **settings: object) -> ProcessSpec:
 class Run:
     """Runs a supervisor to its end, or asks it to stop after `limit_s`; keeps all it said."""
 
-    def __init__(
-        self, specs: list[ProcessSpec], folder: Path, *, main: str = "main", limit_s: float = 20, **settings
-    ):
+    def __init__(self, specs: list[ProcessSpec], folder: Path, *, main: str = "main", limit_s: float = 20, **settings):
         self.lines: list[tuple[str, str]] = []
         self.notices: list[Notice] = []
         self.folder = folder

@@ -69,9 +69,7 @@ def test_output_of_a_process_that_closed_it_costs_no_busy_loop(tmp_path):
 def test_restarts_append_to_one_log(tmp_path):
     run = Run([spec("main", "raise SystemExit('boom')", restart=QUICK)], tmp_path)
     text = (tmp_path / "main.log").read_text()
-    assert [line[:12] for line in text.splitlines() if line.startswith("===")] == [
-        f"=== start {n}," for n in (1, 2, 3)
-    ]
+    assert [line[:12] for line in text.splitlines() if line.startswith("===")] == [f"=== start {n}," for n in (1, 2, 3)]
     assert text.count("boom") == 3
     assert run.outcome.tail == ("boom",) * 3
 
@@ -79,14 +77,10 @@ def test_restarts_append_to_one_log(tmp_path):
 def test_printer_prefixes_names_and_survives_a_closed_terminal():
     out = io.StringIO()
     printer = LinePrinter(Console(file=out, width=40), ("trainer", "engine/east"))
-    printer.line(
-        "trainer", "[bold]step 3[/bold] loss 0.25 and a text that is longer than the terminal is wide"
-    )
+    printer.line("trainer", "[bold]step 3[/bold] loss 0.25 and a text that is longer than the terminal is wide")
     notice = Notice(at=0, level="error", what=What.HUNG, name="engine/east", text="no heartbeat for 20 s")
     printer.notice(notice)
-    printer.outcome(
-        Outcome(ending=Ending.FAILED, code=1, reason="trainer: exit 1", culprit="trainer", tail=("a",))
-    )
+    printer.outcome(Outcome(ending=Ending.FAILED, code=1, reason="trainer: exit 1", culprit="trainer", tail=("a",)))
     assert out.getvalue().splitlines() == [
         "    trainer │ [bold]step 3[/bold] loss 0.25 and a text that is longer than the terminal is wide",
         "   twinmill │ engine/east hung: no heartbeat for 20 s",
@@ -106,9 +100,7 @@ print("still here", file=sys.stderr)
 """
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=30)
     os.close(writer)
     assert done.returncode == 0
     assert done.stderr == "still here\n"

@@ -37,9 +37,7 @@ def test_another_process_that_ends_well_does_not_end_the_run(tmp_path):
 
 
 def test_a_crash_is_restarted_and_the_run_goes_on(tmp_path):
-    crash_once = (
-        "import os, sys\nif not os.path.exists('seen'): open('seen', 'w'); sys.exit(3)\nprint('back')"
-    )
+    crash_once = "import os, sys\nif not os.path.exists('seen'): open('seen', 'w'); sys.exit(3)\nprint('back')"
     run = Run([spec("main", crash_once, restart=QUICK, cwd=str(tmp_path))], tmp_path)
     assert run.outcome.code == 0
     assert run.outcome.restarts == {"main": 1}
@@ -174,10 +172,7 @@ signal.signal(signal.SIGTERM, end)
 print('up', flush=True)
 while True: time.sleep(.05)
 """
-    deaf = (
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\n"
-        + FOREVER
-    )
+    deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\n" + FOREVER
 
     def stop_when_up(run: Run) -> None:
         if [line for _, line in run.lines].count("up") == 3:
@@ -213,9 +208,7 @@ time.sleep(100)
     run = Run([spec("main", parent, cwd=str(crash), env={"LAST": "crash", "COUNT": "2"})], crash)
     assert "SIGKILL" in run.outcome.reason
     assert gone(pids_in(crash, 2))
-    run = Run(
-        [spec("main", parent, cwd=str(hang), env={"LAST": "hang", "COUNT": "3"}, beat_s=3, start_s=3)], hang
-    )
+    run = Run([spec("main", parent, cwd=str(hang), env={"LAST": "hang", "COUNT": "3"}, beat_s=3, start_s=3)], hang)
     assert run.said(What.HUNG)
     assert gone(pids_in(hang, 3))
 

@@ -8,6 +8,7 @@ No thread of its own: `tick` is called by whoever waits for the run anyway, and 
 is due. Lines printed to the same Console appear above the board.
 """
 
+import contextlib
 import time
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ class Board:
         self._every_s = _LIVE_EVERY_S if console.is_terminal else plain_every_s
         self._due = 0.0
         self._told = 0
+        self._gone = False
         self._live = (
             Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
             if console.is_terminal
@@ -49,10 +51,11 @@ class Board:
     ) -> None:
         """Leaves the last state on the screen."""
         fold(self._follower.new(), self.view)
-        if self._live:
+        if self._live and not self._gone:
             self._live.transient = False
-            self._draw()
-            self._live.stop()
+            self._show()
+            with contextlib.suppress(OSError):
+                self._live.stop()
 
     def tick(self) -> None:
         """Take in what is new and redraw, if it is time."""
@@ -61,7 +64,16 @@ class Board:
             return
         self._due = now + self._every_s
         fold(self._follower.new(), self.view)
-        self._draw()
+        self._show()
+
+    def _show(self) -> None:
+        """When the terminal is gone (closed window, closed pipe) the board falls silent: the run goes on."""
+        if self._gone:
+            return
+        try:
+            self._draw()
+        except (OSError, SystemExit):  # a Console's answer to a closed pipe is to leave the program
+            self._gone = True
 
     def _draw(self) -> None:
         now = time.time()

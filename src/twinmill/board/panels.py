@@ -164,7 +164,8 @@ def events(view: RunView, most: int) -> list[RenderableType]:
 
 def event_line(event: Event) -> str:
     """Example: "15:10:32  restarted  engine/west: killed by SIGKILL"."""
-    return f"{time.strftime('%H:%M:%S', time.localtime(event.t))}  {event.what}  {event.text}"
+    text = " ".join(event.text.split())
+    return f"{time.strftime('%H:%M:%S', time.localtime(event.t))}  {event.what}  {text}"
 
 
 def plain(view: RunView, now: float) -> str:

@@ -53,9 +53,7 @@ class ProcessSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """The variables that bound a process's own thread pools."""
         if self.cpu_threads <= 0:
             return {}
-        return dict.fromkeys(
-            ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self.cpu_threads)
-        )
+        return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(self.cpu_threads))
 
 
 class SpecError(ValueError):
