@@ -45,30 +45,40 @@ def apply_experts(x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, dow
 
     Token t gets the sum over its K experts of gate * down(silu(gate half) * up half).
     """
-    return _Experts.apply(x, gates, gate_up, down, dispatch(chosen, len(gate_up)), parity)
+    plan = dispatch(chosen, len(gate_up))
+    if torch.is_grad_enabled():
+        return _Experts.apply(x, gates, gate_up, down, plan, parity)
+    return _forward(x, gates, gate_up, down, plan, parity)[0]
+
+
+def _forward(
+    x: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch, parity: Parity
+) -> tuple[Tensor, ...]:
+    """The result, and what the backward needs."""
+    rows = x.index_select(0, plan.tokens)
+    hidden = x.new_empty(len(rows), gate_up.shape[1])
+    out = torch.empty_like(rows)
+    for e, a, b in plan.spans:
+        _product(rows[a:b], gate_up[e], hidden[a:b], parity)
+    gate, up = hidden.chunk(2, -1)
+    sigmoid = gate.sigmoid()
+    inner = torch.mul(gate, sigmoid).mul_(up)
+    for e, a, b in plan.spans:
+        _product(inner[a:b], down[e], out[a:b], parity)
+    back = plan.back.view(gates.shape)
+    # choices are added in order of rank: the sum does not depend on the batch
+    y = out.index_select(0, back[:, 0]).mul_(gates[:, :1])
+    for j in range(1, back.shape[1]):
+        y.addcmul_(out.index_select(0, back[:, j]), gates[:, j : j + 1])
+    return y, rows, hidden, sigmoid, inner
 
 
 class _Experts(Function):
     @staticmethod
     def forward(ctx, x: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch, parity: Parity) -> Tensor:
-        rows = x.index_select(0, plan.tokens)
-        hidden = x.new_empty(len(rows), gate_up.shape[1])
-        out = torch.empty_like(rows)
-        for e, a, b in plan.spans:
-            _product(rows[a:b], gate_up[e], hidden[a:b], parity)
-        gate, up = hidden.chunk(2, -1)
-        sigmoid = gate.sigmoid()
-        inner = torch.mul(gate, sigmoid).mul_(up)
-        for e, a, b in plan.spans:
-            _product(inner[a:b], down[e], out[a:b], parity)
-        ctx.save_for_backward(gates, gate_up, down, rows, hidden, sigmoid, inner)
+        y, *saved = _forward(x, gates, gate_up, down, plan, parity)
+        ctx.save_for_backward(gates, gate_up, down, *saved)
         ctx.plan = plan
-        top_k = gates.shape[1]
-        back = plan.back.view(-1, top_k)
-        # choices are added in order of rank: the sum does not depend on the batch
-        y = out.index_select(0, back[:, 0]).mul_(gates[:, :1])
-        for j in range(1, top_k):
-            y.addcmul_(out.index_select(0, back[:, j]), gates[:, j : j + 1])
         return y
 
     @staticmethod

@@ -18,7 +18,7 @@ class Routing(NamedTuple):
     replayed: int
     refused: int
     aux_loss: Tensor
-    """E * sum over experts of (share of choices) * (mean score); 1 = perfectly even"""
+    """E * sum over experts of (share of choices) * (mean score); 1 = perfectly even; 0 without gradients"""
 
 
 class Mixture(nn.Module):
@@ -60,9 +60,15 @@ def route(scores: Tensor, top_k: int, norm: bool, forced: Tensor | None, floor: 
         gates = scores.gather(-1, chosen)
     if norm:
         gates = gates / gates.sum(-1, keepdim=True)
+    return Routing(chosen, gates, replayed, refused, _aux_loss(scores, chosen))
+
+
+def _aux_loss(scores: Tensor, chosen: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return scores.new_zeros(())
     experts = scores.shape[-1]
     share = torch.bincount(chosen.flatten(), minlength=experts).to(scores.dtype) / chosen.numel()
-    return Routing(chosen, gates, replayed, refused, experts * (share @ scores.mean(0)))
+    return experts * (share @ scores.mean(0))
 
 
 def replay(scores: Tensor, own: Tensor, forced: Tensor, floor: float) -> tuple[Tensor, int, int]:

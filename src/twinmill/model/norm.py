@@ -5,20 +5,37 @@ third of a training step of a small model.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., n] -> x / rms(x) * weight, over the last axis."""
-    return _RmsNorm.apply(x, weight, eps)
+    if torch.is_grad_enabled():
+        return _RmsNorm.apply(x, weight, eps)
+    return _unit(x, eps).mul_(weight)
+
+
+def head_norm_rope(heads: Tensor, weights: Tensor | None, table: Tensor, eps: float) -> Tensor:
+    """Norm (where `weights` is given) and rotate every head.
+
+    heads [T, R, head_dim], weights [R, head_dim] (one row per head) or None, table [2, T, 1, head_dim] of
+    model/rope.py -> contiguous [T, R, head_dim]
+    """
+    if torch.is_grad_enabled():
+        return _HeadNormRope.apply(heads, weights, table, eps)
+    return _head_norm_rope(heads, weights, table, eps)
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
     """[..., 1]"""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+
+
+def _unit(x: Tensor, eps: float) -> Tensor:
+    """x / rms(x); F.rms_norm takes three times as many operations on a CPU"""
+    return x * _inverse_rms(x, eps)
 
 
 def _through_norm(grad: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
@@ -32,7 +49,7 @@ class _RmsNorm(Function):
     def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.eps = eps
-        return F.rms_norm(x, (x.shape[-1],), weight, eps)
+        return _unit(x, eps).mul_(weight)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -43,13 +60,12 @@ class _RmsNorm(Function):
         return _through_norm(grad * weight, unit, inverse), by_weight, None
 
 
-def head_norm_rope(heads: Tensor, weights: Tensor | None, table: Tensor, eps: float) -> Tensor:
-    """Norm (where `weights` is given) and rotate every head.
-
-    heads [T, R, head_dim], weights [R, head_dim] (one row per head) or None, table [2, T, 1, head_dim] of
-    model/rope.py -> contiguous [T, R, head_dim]
-    """
-    return _HeadNormRope.apply(heads, weights, table, eps)
+def _head_norm_rope(heads: Tensor, weights: Tensor | None, table: Tensor, eps: float) -> Tensor:
+    heads = heads.contiguous()
+    if weights is not None:
+        heads = _unit(heads, eps).mul_(weights)
+    cos, sin = table
+    return torch.mul(heads, cos).addcmul_(_turn(heads), sin)
 
 
 class _HeadNormRope(Function):
@@ -57,11 +73,7 @@ class _HeadNormRope(Function):
     def forward(ctx, heads: Tensor, weights: Tensor | None, table: Tensor, eps: float) -> Tensor:
         ctx.save_for_backward(heads, weights, table)
         ctx.eps = eps
-        heads = heads.contiguous()
-        if weights is not None:
-            heads = F.rms_norm(heads, heads.shape[-1:], None, eps).mul_(weights)
-        cos, sin = table
-        return torch.mul(heads, cos).addcmul_(_turn(heads), sin)
+        return _head_norm_rope(heads, weights, table, eps)
 
     @staticmethod
     def backward(ctx, grad: Tensor):

@@ -32,7 +32,7 @@ class Output(NamedTuple):
     refused: int
     """(position, layer) pairs in which the plausibility filter replaced at least one recorded expert"""
     aux_loss: Tensor
-    """load-balance loss, mean over mixture layers; 1 = perfectly even, 0 in a dense model"""
+    """load-balance loss, mean over mixture layers; 1 = perfectly even, 0 in a dense model and without gradients"""
 
 
 class Attend(Protocol):

@@ -44,9 +44,7 @@ class WeightBuffers:
     def stage(self, version: int, tensors: Mapping[str, npt.NDArray]) -> None:
         """Fill the idle set. EngineError names the tensor that does not fit."""
         if version < self.version:
-            raise EngineError(
-                f"version {version} is older than {self.version}, the served one; versions never go back"
-            )
+            raise EngineError(f"version {version} is older than {self.version}, the served one; versions never go back")
         for name, bits in tensors.items():
             if bits.dtype.kind != "u" or bits.itemsize not in _KINDS:
                 raise EngineError(f"version {version}: {name} has {bits.dtype} bits; stored bits are uint16 or uint32")

@@ -1,0 +1,128 @@
+"""Keeps one engine at the newest version of the weights log.
+
+    loop    consumes        versions, in order, from the subscriber
+            waits for       the log to grow (asked every `poll_s`)
+            unblocked by    the trainer's publisher; cancellation
+    each    prepare -> stage, while the engine serves -> digests of what was staged, read back from the engine's own
+            memory, against the manifest -> flip -> commit
+
+Invariant 3 lives here: what does not match is rebuilt from the last full version and staged anew; what still does not
+match is never served.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from twinmill.publish.subscriber import Prepared, Subscriber
+from twinmill.records.base import Record
+from twinmill.records.engines import KvPolicy
+from twinmill.store.errors import StoreUnavailable
+
+from .base import Engine, EngineError, Flip
+
+
+class SyncConfig(Record):
+    """How an engine follows the weights log."""
+
+    kv: KvPolicy = KvPolicy.KEEP
+    """what happens to KV of the version before"""
+    poll_s: float = 0.2
+    """seconds between two looks at the log"""
+    outage_s: float = 300.0
+    """seconds without an answer from the store before the engine process gives up; it serves what it has until then"""
+    tries: int = 3
+    """times a version is staged before memory that does not match is taken for broken"""
+
+
+class Checkable(Engine, Protocol):
+    """An engine whose memory can be read back. EmbeddedEngine is one."""
+
+    target: int
+    repairs: int
+
+    async def staged_digests(self) -> Mapping[str, str]:
+        """publish.tensors.tensor_digest of each staged tensor, from the memory that will be computed with."""
+        ...
+
+
+class Installed(Record):
+    """One version that an engine went to. Made for metrics."""
+
+    version: int
+    flip: Flip
+    hops: int
+    """versions applied to get here"""
+    changed: int
+    """tensors whose bits differ from the version before"""
+    fetched_bytes: int
+    prepare_s: float
+    """fetching, verifying and decoding, while the version before was served"""
+    stage_s: float
+    """filling the idle buffer and reading it back, while the version before was served"""
+    tries: int
+
+
+async def follow(
+    engine: Checkable,
+    subscriber: Subscriber,
+    config: SyncConfig,
+    *,
+    on_installed: Callable[[Installed], None] = lambda _: None,
+    on_outage: Callable[[StoreUnavailable], None] = lambda _: None,
+) -> None:
+    """Runs until it is cancelled, the store is away for too long, or the engine's memory cannot be trusted."""
+    answered = time.monotonic()
+    while True:
+        try:
+            prepared = await asyncio.to_thread(subscriber.prepare)
+            answered = time.monotonic()
+        except StoreUnavailable as error:
+            on_outage(error)
+            if time.monotonic() - answered > config.outage_s:
+                raise
+            prepared = None
+        if prepared is None:
+            await asyncio.sleep(config.poll_s)
+        else:
+            on_installed(await install(engine, subscriber, prepared, config))
+
+
+async def install(engine: Checkable, subscriber: Subscriber, prepared: Prepared, config: SyncConfig) -> Installed:
+    """Stage, verify, flip, commit. Raises EngineError when the memory differs from the manifest `tries` times."""
+    for attempt in range(1, config.tries + 1):
+        started = time.monotonic()
+        number = prepared.version.number
+        engine.target = max(engine.target, number)
+        await engine.stage(number, prepared.tensors)
+        wrong = _differences(prepared, await engine.staged_digests())
+        stage_s = time.monotonic() - started
+        if not wrong:
+            flip = await engine.flip(config.kv)
+            subscriber.commit(prepared)
+            return Installed(
+                version=number,
+                flip=flip,
+                hops=prepared.hops,
+                changed=len(prepared.changed),
+                fetched_bytes=prepared.fetched_bytes,
+                prepare_s=prepared.seconds,
+                stage_s=stage_s,
+                tries=attempt,
+            )
+        engine.repairs += 1
+        again = await asyncio.to_thread(subscriber.prepare, number, afresh=True)
+        if again is None:
+            raise EngineError(f"version {number} does not match its manifest ({wrong[0]}) and cannot be rebuilt")
+        prepared = again
+    raise EngineError(
+        f"version {number}: {len(wrong)} tensors, {wrong[0]} first, differ in this engine's memory from the manifest "
+        f"after {config.tries} tries; this process's memory is not to be trusted"
+    )
+
+
+def _differences(prepared: Prepared, found: Mapping[str, str]) -> list[str]:
+    """Names of tensors that are missing, surplus or different."""
+    wanted = {patch.name: patch.after for patch in prepared.version.tensors}
+    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
