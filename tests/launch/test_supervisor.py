@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from twinmill.launch.beat import BEAT_FILE
 from twinmill.launch.outcome import Ending, What
 from twinmill.launch.spec import ProcessSpec, Restart, SpecError
 from twinmill.launch.supervisor import Supervisor
@@ -196,8 +200,7 @@ def test_grandchildren_are_killed_with_a_crash_and_with_a_hang(tmp_path):
 import os, signal, subprocess, sys, time
 child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(100)"
 for name, settings in [("a", {}), ("b", {"process_group": 0}), ("c", {"start_new_session": True})]:
-    if os.environ["LAST"] != "crash" or name != "c":
-        subprocess.Popen([sys.executable, "-c", child, os.environ["LAST"] + name + ".pid"], **settings)
+    subprocess.Popen([sys.executable, "-c", child, os.environ["LAST"] + name + ".pid"], **settings)
 while len([f for f in os.listdir() if f.endswith(".pid") and os.path.getsize(f)]) < int(os.environ["COUNT"]):
     time.sleep(.02)
 if os.environ["LAST"] == "crash": os.kill(os.getpid(), signal.SIGKILL)
@@ -205,9 +208,9 @@ time.sleep(100)
 """
     crash, hang = tmp_path / "crash", tmp_path / "hang"
     crash.mkdir(), hang.mkdir()
-    run = Run([spec("main", parent, cwd=str(crash), env={"LAST": "crash", "COUNT": "2"})], crash)
+    run = Run([spec("main", parent, cwd=str(crash), env={"LAST": "crash", "COUNT": "3"})], crash)
     assert "SIGKILL" in run.outcome.reason
-    assert gone(pids_in(crash, 2))
+    assert gone(pids_in(crash, 3))
     run = Run([spec("main", parent, cwd=str(hang), env={"LAST": "hang", "COUNT": "3"}, beat_s=3, start_s=3)], hang)
     assert run.said(What.HUNG)
     assert gone(pids_in(hang, 3))
@@ -216,7 +219,7 @@ time.sleep(100)
 def test_a_grandchild_that_holds_the_pipe_open_does_not_hold_up_the_end(tmp_path):
     code = """
 import subprocess, sys
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True).pid
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10)"], start_new_session=True, env={})
 print("done")
 """
     started = time.monotonic()
@@ -224,6 +227,33 @@ print("done")
     assert run.outcome.code == 0
     assert run.of("main") == ["done"]
     assert time.monotonic() - started < 8
+
+
+def test_what_a_killed_supervisor_left_is_gone_before_the_next_life_starts(tmp_path):
+    beat = tmp_path / "main.beat"
+    left = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True, env={BEAT_FILE: str(beat)}
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(100)"], start_new_session=True, env={BEAT_FILE: f"{beat}2"}
+    )
+    try:
+        run = Run([spec("main", "print('up')")], tmp_path)
+        assert run.of("main") == ["up"]
+        assert left.wait(timeout=1) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_relative_log_folder_serves_processes_in_other_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = BEATING.replace("while True", "until = time.time() + 1.5\nwhile time.time() < until")
+    (tmp_path / "elsewhere").mkdir()
+    run = Run([spec("main", code, cwd="elsewhere", beat_s=0.7, start_s=5)], Path("logs"))
+    assert run.outcome.code == 0
+    assert (tmp_path / "logs" / "main.beat").exists()
 
 
 def test_a_callback_that_raises_leaves_nobody_behind(tmp_path):

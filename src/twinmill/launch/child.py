@@ -36,8 +36,10 @@ class Child:
     ) -> None:
         """Starts it. OSError: it could not be started. `life` counts its starts from 1."""
         self.spec = spec
-        beat = log_dir / f"{log_stem(spec.name)}.beat"
+        beat = log_dir.absolute() / f"{log_stem(spec.name)}.beat"
         beat.unlink(missing_ok=True)
+        self._mark = f"{BEAT_FILE}={beat}"
+        kill_family(None, self._mark)  # what a supervisor that was killed may have left of an earlier life
         self._pulse = pulse_of or (lambda: pulse(beat))
         self._seen = self._pulse()
         self._lines = LineBuffer()
@@ -132,7 +134,7 @@ class Child:
     def bury(self) -> tuple[int | None, list[str], set[int]]:
         """Kill what is left of its family, reap it, close its files. Returns (exit code as subprocess has it,
         or None if it does not even die by SIGKILL; the last lines; pids that are still there)."""
-        left = kill_family(self.pid)
+        left = kill_family(self.pid, self._mark)
         try:
             code = self._process.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
