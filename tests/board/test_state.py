@@ -2,10 +2,13 @@
 
 import random
 
+import msgspec
 import pytest
 
 from twinmill.board.follow import Follower
 from twinmill.board.state import fold
+from twinmill.records.samples import Mismatch, StepReport
+from twinmill.store.metrics import MetricsWriter, read_metrics
 
 from . import synthetic
 
@@ -176,3 +179,29 @@ def test_following_steps_over_damage_and_torn_ends(tmp_path):
     with path.open("a") as file:
         file.write('{"t": 3, "kind": "b"}\n')  # ... and goes on
     assert [entry["kind"] for entry in follower.new()] == ["b"]
+
+
+def test_what_the_metrics_writer_writes_is_what_the_board_reads(tmp_path):
+    report = StepReport(
+        step=3,
+        version=4,
+        source="rl",
+        samples=8,
+        tokens=10,
+        loss={"total": 0.5},
+        grad_norm=1.0,
+        lr=1e-4,
+        seconds={"wait": 0.1},
+        staleness={0: 5, 2: 1},
+        fresh=Mismatch(tokens=5, k3=1e-6),
+        slots=(24, 25),
+    )
+    with MetricsWriter(tmp_path / "trainer.jsonl") as metrics:
+        metrics.write("train", **msgspec.to_builtins(report, str_keys=True))
+        metrics.write("phase", name="rl", state="end")
+    lines = Follower(tmp_path).new()
+    assert lines == read_metrics(tmp_path)
+    view = fold(lines)
+    assert not view.malformed
+    assert view.steps[0].report == report
+    assert view.phases[0].end == lines[1]["t"]
