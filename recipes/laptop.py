@@ -1,6 +1,6 @@
 """The whole loop on a laptop in about seven minutes: mid-training, SFT, asynchronous RL with two clusters, report.
 
-    twinmill run recipes/laptop.py                 twinmill run recipes/laptop.py --set rl.window.window=0
+twinmill run recipes/laptop.py                 twinmill run recipes/laptop.py --set rl.window.window=0
 """
 
 from pathlib import Path

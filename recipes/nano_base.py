@@ -14,6 +14,7 @@ import json
 import math
 import random
 import sysconfig
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +24,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from twinmill.data.render.nano import BOS, BOT, END, SPECIALS, USER, NanoRenderer
-from twinmill.data.tasks.tinyrepo import TinyRepo, functions, numbered
+from twinmill.data.tasks.tinyrepo import TinyRepo, faults, functions, numbered
 from twinmill.data.tasks.tinyrepo.expert import Style, plan
 from twinmill.env.harness.tools import SPECS
 from twinmill.model import hf
 from twinmill.model.config import from_hf
+from twinmill.records.tasks import Message, ToolCall
 
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1024,
@@ -41,6 +43,8 @@ TOKENS_PER_STEP, POOL = 4096, 6
 PEAK_LR, FLOOR_LR, WARMUP = 3e-3, 1e-4, 150
 PROMPT_WEIGHT, WRONG_WEIGHT = 0.3, 0.05
 LEVEL = TinyRepo(0)
+VISIBLE = ("typo", "colon", "bracket", "key_word", "returned")
+"""faults that show in the line itself or beside it"""
 
 Sequence_ = tuple[list[int], list[float]]
 """token ids and the loss weight of each"""
@@ -96,7 +100,8 @@ class Stream:
 
     def draw(self, index: int) -> Sequence_:
         rng = random.Random(f"nano/{index}")
-        kind = rng.choices((self.repair, self.drill, self.function, self.library), (0.62, 0.14, 0.12, 0.12))[0]
+        kinds = (self.repair, self.wild, self.drill, self.function, self.library)
+        kind = rng.choices(kinds, (0.60, 0.18, 0.08, 0.06, 0.08))[0]
         return kind(rng)
 
     def repair(self, rng: random.Random) -> Sequence_:
@@ -121,6 +126,28 @@ class Stream:
                 ids += seen
                 weights += [PROMPT_WEIGHT] * len(seen)
         return ids, weights
+
+    def wild(self, rng: random.Random) -> Sequence_:
+        """A piece of the standard library with a fault that shows without knowing what the code is for."""
+        while True:
+            lines = rng.choice(self.stdlib)
+            start = rng.randrange(len(lines))
+            piece = textwrap.dedent("\n".join(lines[start : start + rng.randint(4, 10)])).split("\n")
+            family = rng.choice(VISIBLE)
+            at = rng.randrange(len(piece))
+            if len(piece) < 4 or max(map(len, piece)) > 64 or not piece[at].strip():
+                continue
+            broken = faults.FAULTS[family](piece, at, rng)
+            if broken is None or broken == piece[at]:
+                continue
+            message = rng.choice(
+                (f"SyntaxError: invalid syntax line {at + 1}", f"NameError line {at + 1}", "It fails.")
+            )
+            view = numbered("\n".join([*piece[:at], broken, *piece[at + 1 :]]))
+            ids = [BOS, USER, *self.render.text_ids(f"Fix main.py. {message}\n{view}"), END, BOT]
+            edit = ToolCall(name="replace", arguments={"path": "main.py", "line": at + 1, "text": piece[at]})
+            said = self.render.assistant(Message(role="assistant", content="", tool_calls=(edit,)), self.tools)
+            return ids + said, [PROMPT_WEIGHT] * len(ids) + [1.0] * len(said)
 
     def _snippet(self, rng: random.Random) -> list[str]:
         if rng.random() < 0.4:
@@ -253,16 +280,19 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=90)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--init", type=Path, help="start from the weights and tokenizer of this folder")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     args.out.mkdir(parents=True, exist_ok=True)
     stdlib = stdlib_texts()
+    if args.init is not None and not (args.out / "tokenizer.json").exists():
+        (args.out / "tokenizer.json").write_bytes((args.init / "tokenizer.json").read_bytes())
     if not (args.out / "tokenizer.json").exists():
         sample = [text[at : at + 2000] for text in stdlib for at in range(0, min(len(text), 20000), 8000)]
         make_tokenizer([transcript_text(i) for i in range(6000)] + sample).save(str(args.out / "tokenizer.json"))
     stream = Stream(NanoRenderer.from_folder(args.out), stdlib)
-    decoder = hf.init_decoder(from_hf(CONFIG), 0)
+    decoder = hf.load_folder(args.init)[0] if args.init is not None else hf.init_decoder(from_hf(CONFIG), 0)
     optimizer = torch.optim.AdamW(list(groups(decoder)), lr=PEAK_LR, betas=(0.9, 0.98), fused=True)
     progress = {"step": 0, "tokens": 0, "drawn": 0, "seconds": 0.0}
     if (args.out / "state.safetensors").exists():

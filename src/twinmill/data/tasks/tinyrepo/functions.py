@@ -26,7 +26,24 @@ ELEMENTS = ("x", "item", "value", "n", "v", "e")
 TOTALS = ("total", "result", "acc", "out", "res", "s")
 NUMBERS = ("a", "b", "c", "n", "m", "k", "p", "q")
 TEXTS = ("text", "s", "line", "word", "name")
-VERBS = ("get", "make", "find", "calc", "do", "run", "take", "pick")
+VERBS = ("get", "make", "find", "calc", "do", "run", "take", "pick", "build", "check", "show", "load")
+WORDS = (
+    "age", "alpha", "apple", "area", "arm", "ball", "band", "bank", "base", "beam", "bell", "bill", "bird", "blue", "board",
+    "boat", "bone", "book", "box", "bread", "brick", "cake", "call", "camp", "card", "case", "cell", "chain", "city", "class",
+    "clock", "cloud", "coin", "color", "cost", "crew", "crop", "cube", "cup", "data", "date", "day", "deal", "depth", "desk",
+    "door", "dose", "drum", "dust", "edge", "face", "fact", "farm", "field", "file", "film", "fire", "fish", "flag", "flow",
+    "fold", "food", "fork", "form", "frame", "fuel", "game", "gate", "gear", "gift", "glass", "goal", "gold", "grade", "grid",
+    "group", "guest", "half", "hand", "head", "heat", "hill", "home", "hook", "hour", "idea", "ink", "iron", "job", "key",
+    "kind", "lake", "lamp", "land", "layer", "leaf", "leg", "level", "light", "limit", "link", "lock", "log", "loop", "mark",
+    "mass", "match", "meal", "mile", "milk", "mine", "mode", "moon", "nest", "node", "note", "oil", "order", "owner", "page",
+    "pair", "path", "peak", "pen", "pipe", "plan", "plate", "point", "pool", "port", "post", "price", "queue", "race", "rain",
+    "rank", "rate", "ring", "road", "rock", "role", "roof", "room", "root", "rope", "rule", "sale", "salt", "sand", "scale",
+    "score", "seat", "seed", "shape", "ship", "shop", "side", "sign", "size", "skin", "slot", "snow", "soil", "song", "span",
+    "spot", "stage", "star", "step", "stone", "store", "sun", "table", "task", "team", "term", "tide", "time", "tool", "town",
+    "track", "tree", "trip", "tube", "unit", "user", "view", "vote", "wall", "wave", "week", "wheel", "wind", "wing", "wire",
+    "wood", "work", "yard", "year", "zone",
+)  # fmt: skip
+"""names of anything: a model that only knows the usual names has not learned to copy"""
 
 
 def _name(rng: random.Random, *words: str) -> str:
@@ -41,6 +58,7 @@ def _name(rng: random.Random, *words: str) -> str:
 def _distinct(rng: random.Random, *pools: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     for pool in pools:
+        pool = WORDS if rng.random() < 0.35 else pool
         names.append(rng.choice([name for name in pool if name not in names]))
     return names
 
@@ -358,6 +376,194 @@ def joined(rng: random.Random) -> Function:
     )
 
 
+def steps(rng: random.Random) -> Function:
+    a, b, r = _distinct(rng, NUMBERS, NUMBERS, TOTALS)
+    body, phrases, names = [f"{r} = {a}"], [], []
+    for _ in range(rng.randint(2, 4)):
+        k = rng.randint(2, 9)
+        line, phrase, name = rng.choice(
+            (
+                (f"{r} += {k}", f"plus {k}", "plus"), (f"{r} -= {k}", f"minus {k}", "minus"), (f"{r} *= {k}", f"times {k}", "times"),
+                (f"{r} += {b}", f"plus {b}", "plus"), (f"{r} -= {b}", f"minus {b}", "minus"), (f"{r} *= {b}", f"times {b}", "times"),
+                (f"{r} = abs({r})", "without sign", "abs"), (f"{r} = -{r}", "negated", "neg"), (f"{r} = {r} % {k}", f"modulo {k}", "mod"),
+                (f"{r} = min({r}, {k})", f"at most {k}", "most"), (f"{r} = max({r}, {k})", f"at least {k}", "least"),
+            )
+        )  # fmt: skip
+        body.append(line)
+        phrases.append(phrase)
+        names.append(name)
+    body.append(f"return {r}")
+    draw = lambda: f"{rng.randint(-5, 12)}, {rng.randint(1, 9)}"  # noqa: E731
+    return _build(
+        rng, "steps", _name(rng, *names[:2]), f"{a}, {b}", f"Take {a}, then {', then '.join(phrases)}.", body, draw
+    )
+
+
+def multiply_range(rng: random.Random) -> Function:
+    n, i, r = _distinct(rng, ("n", "m", "k", "size"), ("i", "j"), TOTALS)
+    body = [f"{r} = 1", f"for {i} in range(1, {n} + 1):", f"    {r} *= {i}", f"return {r}"]
+    draw = lambda: str(rng.randint(0, 12))  # noqa: E731
+    return _build(rng, "multiply_range", _name(rng, "multiply"), n, f"Multiply each {i} from 1 to {n}.", body, draw)
+
+
+def first_match(rng: random.Random) -> Function:
+    xs, x = _distinct(rng, LISTS, ELEMENTS)
+    cond, phrase, short = _predicate(rng, x)
+    body = [f"for {x} in {xs}:", f"    if {cond}:", f"        return {x}", "return None"]
+    doc = f"Return the first {x} that is {phrase}, or None."
+    return _build(rng, "first_match", _name(rng, "first", short), xs, doc, body, lambda: _ints(rng))
+
+
+def both(rng: random.Random) -> Function:
+    (n,) = _distinct(rng, NUMBERS)
+    (one, first, a), (two, second, b) = _predicate(rng, n), _predicate(rng, n)
+    word = rng.choice(("and", "or"))
+    draw = lambda: str(rng.randint(-6, 14))  # noqa: E731
+    return _build(
+        rng,
+        "both",
+        _name(rng, a, word, b),
+        n,
+        f"True if {n} is {first} {word} {second}.",
+        [f"return {one} {word} {two}"],
+        draw,
+    )
+
+
+def spread(rng: random.Random) -> Function:
+    xs, high, low = _distinct(rng, LISTS, ("high", "top", "a"), ("low", "bottom", "b"))
+    body = [f"{high} = max({xs})", f"{low} = min({xs})", f"return {high} - {low}"]
+    return _build(
+        rng, "spread", _name(rng, "spread"), xs, "Return the largest minus the smallest.", body, lambda: _ints(rng, 1)
+    )
+
+
+def average(rng: random.Random) -> Function:
+    xs, r = _distinct(rng, LISTS, TOTALS)
+    body = [f"if not {xs}:", "    return None", f"{r} = sum({xs})", f"return {r} // len({xs})"]
+    return _build(
+        rng, "average", _name(rng, "average"), xs, "Return the average, or None.", body, lambda: _ints(rng, 0, 4)
+    )
+
+
+def keys_of(rng: random.Random) -> Function:
+    d, k, v, r = _distinct(rng, ("d", "table", "counts"), ("k", "key"), ("v", "value", "x"), TOTALS)
+    cond, phrase, short = _predicate(rng, v)
+    body = [f"{r} = []", f"for {k}, {v} in {d}.items():", f"    if {cond}:", f"        {r}.append({k})", f"return {r}"]
+    draw = lambda: str({rng.choice("abcdefgh"): rng.randint(-4, 12) for _ in range(rng.randint(1, 4))})  # noqa: E731
+    return _build(rng, "keys_of", _name(rng, "keys", short), d, f"List each {k} whose {v} is {phrase}.", body, draw)
+
+
+def balance(rng: random.Random) -> Function:
+    xs, x, r = _distinct(rng, LISTS, ELEMENTS, TOTALS)
+    cond, phrase, short = _predicate(rng, x)
+    body = [
+        f"{r} = 0",
+        f"for {x} in {xs}:",
+        f"    if {cond}:",
+        f"        {r} += {x}",
+        "    else:",
+        f"        {r} -= {x}",
+    ]
+    doc = f"Add each {x} that is {phrase}, subtract the rest."
+    return _build(rng, "balance", _name(rng, "balance", short), xs, doc, [*body, f"return {r}"], lambda: _ints(rng, 1))
+
+
+def where_best(rng: random.Random) -> Function:
+    xs, i, best = _distinct(rng, LISTS, ("i", "j", "pos"), ("best", "top", "at"))
+    op, word = rng.choice(((">", "largest"), ("<", "smallest")))
+    body = [
+        f"{best} = 0",
+        f"for {i} in range(len({xs})):",
+        f"    if {xs}[{i}] {op} {xs}[{best}]:",
+        f"        {best} = {i}",
+    ]
+    doc = f"Return the index of the {word} item."
+    return _build(
+        rng, "where_best", _name(rng, "where", word), xs, doc, [*body, f"return {best}"], lambda: _ints(rng, 1)
+    )
+
+
+def cases_of(rng: random.Random) -> Function:
+    (n,) = _distinct(rng, NUMBERS)
+    (one, first, a), (two, second, _) = _predicate(rng, n), _predicate(rng, n)
+    x, y, z = rng.sample(("0", "1", "-1", "2", n, f"{n} + 1", f"-{n}", '"a"', '"b"', "None"), 3)
+    body = [f"if {one}:", f"    return {x}", f"elif {two}:", f"    return {y}", "else:", f"    return {z}"]
+    doc = f"Give {x} if {n} is {first}, {y} if it is {second}, else {z}."
+    return _build(rng, "cases_of", _name(rng, "cases", a), n, doc, body, lambda: str(rng.randint(-6, 14)))
+
+
+def unique(rng: random.Random) -> Function:
+    xs, x, r = _distinct(rng, LISTS, ELEMENTS, TOTALS)
+    body = [f"{r} = []", f"for {x} in {xs}:", f"    if {x} not in {r}:", f"        {r}.append({x})", f"return {r}"]
+    draw = lambda: _words(rng, 1) if rng.random() < 0.5 else _ints(rng, 1, 6, 0, 4)  # noqa: E731
+    return _build(rng, "unique", _name(rng, "unique"), xs, f"Keep the first of each {x}.", body, draw)
+
+
+def steps_between(rng: random.Random) -> Function:
+    xs, i, r = _distinct(rng, LISTS, ("i", "j"), TOTALS)
+    op, word = rng.choice((("-", "minus"), ("+", "plus"), ("*", "times")))
+    body = [
+        f"{r} = []",
+        f"for {i} in range(1, len({xs})):",
+        f"    {r}.append({xs}[{i}] {op} {xs}[{i} - 1])",
+        f"return {r}",
+    ]
+    doc = f"List each item {word} the one before."
+    return _build(rng, "steps_between", _name(rng, "steps", word), xs, doc, body, lambda: _ints(rng, 2))
+
+
+def wrapped(rng: random.Random) -> Function:
+    s, r = _distinct(rng, TEXTS, ("out", "res", "result"))
+    left, right = rng.choice((("<", ">"), ("(", ")"), ("[", "]"), ("*", "*"), ("{", "}")))
+    method, word = rng.choice((("upper", "upper case"), ("lower", "lower case"), ("strip", "stripped")))
+    body = [f"{r} = {s}.{method}()", f'{r} = "{left}" + {r} + "{right}"', f"return {r}"]
+    doc = f"Return {s} in {word} between {left} and {right}."
+    return _build(rng, "wrapped", _name(rng, "wrap", method), s, doc, body, lambda: _text(rng))
+
+
+def ranked(rng: random.Random) -> Function:
+    xs, r = _distinct(rng, LISTS, TOTALS)
+    k = rng.randint(1, 3)
+    tail, phrase = rng.choice(((f"[:{k}]", f"first {k}"), (f"[-{k}:]", f"last {k}"), (f"[{k}:]", f"all after {k}")))
+    how, word = rng.choice((("", "rising"), (", reverse=True", "falling")))
+    body = [f"{r} = sorted({xs}{how})", f"return {r}{tail}"]
+    return _build(
+        rng, "ranked", _name(rng, "rank", word), xs, f"Sort {word}, keep {phrase}.", body, lambda: _ints(rng, 3, 6)
+    )
+
+
+def common(rng: random.Random) -> Function:
+    xs, ys, x, r = _distinct(rng, LISTS, LISTS, ELEMENTS, TOTALS)
+    word, phrase = rng.choice((("in", "also in"), ("not in", "not in")))
+    body = [f"{r} = 0", f"for {x} in {xs}:", f"    if {x} {word} {ys}:", f"        {r} += 1", f"return {r}"]
+    draw = lambda: f"{_ints(rng, 2, 4, 0, 5)}, {_ints(rng, 2, 4, 0, 5)}"  # noqa: E731
+    return _build(
+        rng, "common", _name(rng, "common"), f"{xs}, {ys}", f"Count each {x} that is {phrase} {ys}.", body, draw
+    )
+
+
+def lengths(rng: random.Random) -> Function:
+    xs, w, d = _distinct(rng, LISTS, ("w", "word", "part"), ("d", "table", "sizes"))
+    k = rng.randint(0, 3)
+    body = [
+        f"{d} = {{}}",
+        f"for {w} in {xs}:",
+        f"    if len({w}) > {k}:",
+        f"        {d}[{w}] = len({w})",
+        f"return {d}",
+    ]
+    return _build(
+        rng,
+        "lengths",
+        _name(rng, "lengths"),
+        xs,
+        f"Map each {w} over {k} letters to its length.",
+        body,
+        lambda: _words(rng, 1),
+    )
+
+
 # held-out families: new compositions of the same words
 
 
@@ -486,6 +692,7 @@ def initials(rng: random.Random) -> Function:
 Family = Callable[[random.Random], Function]
 TRAIN: tuple[Family, ...] = (
     arithmetic, fold, count, mapping, select, comprehension, branch, series, extreme, text_case, letters, tally, lookup,
-    quantify, ends, joined,
+    quantify, ends, joined, steps, multiply_range, first_match, both, spread, average, keys_of, balance, where_best,
+    cases_of, unique, steps_between, wrapped, ranked, common, lengths,
 )  # fmt: skip
 HELD_OUT: tuple[Family, ...] = (clamp, running, product, pairs, last_match, difference, distance, initials)

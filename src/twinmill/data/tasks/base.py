@@ -1,0 +1,40 @@
+"""What a task set is, and which there are."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Protocol
+
+from twinmill.records.tasks import Task
+
+
+class TaskSet(Protocol):
+    """Tasks by id. Loading is a pure function of the id."""
+
+    name: str
+
+    def ids(self, split: str) -> Sequence[str]:
+        """All ids of a split, in a fixed order. ValueError names the splits there are."""
+        ...
+
+    def load(self, task_id: str) -> Task: ...
+
+    def oracle(self, task_id: str) -> dict[str, str]:
+        """path -> right text of what a solution changes. Never laid into an agent's machine."""
+        ...
+
+
+TASKSETS = {
+    "tinyrepo": "twinmill.data.tasks.tinyrepo:TinyRepo",
+    "humaneval": "twinmill.data.tasks.humaneval:HumanEval",
+    "harbor": "twinmill.data.tasks.harbor:Harbor",
+}
+
+
+def open_taskset(spec: str) -> TaskSet:
+    """ "tinyrepo:LEVEL", "humaneval", "harbor:FOLDER"."""
+    name, _, argument = spec.partition(":")
+    if name not in TASKSETS:
+        raise ValueError(f"no task set {name!r}; there are {', '.join(TASKSETS)}")
+    module, _, cls = TASKSETS[name].partition(":")
+    made = getattr(import_module(module), cls)
+    return made(argument) if argument else made()
