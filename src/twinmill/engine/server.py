@@ -80,6 +80,8 @@ class EngineServer:
             body = Refusal(kind=RefusalKind.TOO_LONG, message=str(error))
         except EngineError as error:
             body = Refusal(kind=RefusalKind.LOST, message=str(error))
+        except Exception as error:  # a bug in an engine must reach the caller, not its deadline
+            body = Refusal(kind=RefusalKind.LOST, message=f"{type(error).__name__}: {error}")
         with contextlib.suppress(ConnectionError):
             writer.write(encode(Answer(call=call.call, body=body)))  # type: ignore[arg-type]
             await writer.drain()

@@ -50,7 +50,7 @@ def sample(logits: Tensor, samplings: Sequence[Sampling], positions: Sequence[in
 
 def _within_top_p(logprobs: Tensor, top_p: Tensor) -> Tensor:
     """Keep the most likely ids until their probabilities reach top_p, the last one included, and renormalise."""
-    ordered, order = logprobs.sort(-1, descending=True, stable=True)
+    ordered, order = logprobs.sort(dim=-1, descending=True, stable=True)
     before = ordered.exp().cumsum(-1) - ordered.exp()
     dropped = torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, (before >= top_p) & (top_p < 1.0))
     dropped.scatter_(-1, order[:, :1], False)
