@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from twinmill.model.attention import KEY_PAD, mix, padded, probabilities
 from twinmill.model.parity import MIN_ROWS, Parity, linear
 
 from .sizes import NANO, sharp
@@ -66,3 +67,19 @@ def test_off_stays_within_rounding(batch):
     a = strict.logprobs(strict(ids, positions, LENS).hidden, ids)
     b = off.logprobs(off(ids, positions, LENS).hidden, ids)
     assert (a - b).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("seen", [5, 130, 250])
+def test_hidden_keys_and_other_rows_leave_no_trace(seen):
+    """Of 1024 keys a row sees `seen`; how many more are given, and how many rows there are, changes no bit."""
+    generator = torch.Generator().manual_seed(seen)
+    q, k, v = (torch.randn(2, n, 32, generator=generator) for n in (192, 1024, 1024))
+
+    def attend(rows: int, keys: int) -> torch.Tensor:
+        hidden = torch.ones(1, 1, keys - seen, dtype=torch.bool)
+        return mix(probabilities(q[:, :rows], k[:, :keys], seen, hidden), v[:, :keys])
+
+    want = attend(192, padded(seen))
+    for rows in (4, 5, 6, 7, 8, 12, 63, 64, 192):
+        for keys in range(padded(seen), 1025, KEY_PAD):
+            assert torch.equal(attend(rows, keys), want[:, :rows]), (rows, keys)
