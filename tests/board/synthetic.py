@@ -14,9 +14,10 @@ CLUSTERS = ("east", "west")
 FULL_BYTES = 13_400_000
 
 
-def lines(*, seed: int = 0, steps: int = 60, until: float = math.inf) -> list[dict[str, Any]]:
-    """All lines by time, up to `until` seconds after the start; "process" names the file that each belongs to."""
-    run = _Run(seed)
+def lines(*, seed: int = 0, steps: int = 60, until: float = math.inf, by_attempts: bool = True) -> list[dict[str, Any]]:
+    """All lines by time, up to `until` seconds after the start; "process" names the file that each belongs to.
+    `by_attempts`: rollout processes tell of every attempt; else only of their sums and of what kept them busy."""
+    run = _Run(seed, by_attempts)
     run.midtrain(50)
     run.sft(45)
     run.rl(steps)
@@ -36,7 +37,8 @@ def write(folder: Path, **settings: Any) -> list[dict[str, Any]]:
 
 
 class _Run:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, by_attempts: bool) -> None:
+        self.by_attempts = by_attempts
         self.random = random.Random(seed)
         self.now = START
         self.version = 0
@@ -65,7 +67,9 @@ class _Run:
             self.train(0.72, "forward")
             self.train(0.11, "optimizer")
             loss = 1.93 + 0.66 * math.exp(-step / 12) + self.random.gauss(0, 0.03)
-            self.step("midtrain", step, loss={"nll": loss}, seconds={"forward": 0.72, "optimizer": 0.11})
+            self.step(
+                "corpus", step, loss={"cross_entropy": loss, "aux": 0.01}, seconds={"forward": 0.72, "optimizer": 0.11}
+            )
         self.train(1.4, "eval")
         self.put("trainer", "heldout", stage="after", loss=1.97)
         self.put("trainer", "phase", name="midtrain", state="end")
@@ -76,7 +80,9 @@ class _Run:
             self.train(0.68, "forward")
             self.train(0.11, "optimizer")
             loss = 0.21 + 0.9 * math.exp(-step / 9) + self.random.gauss(0, 0.015)
-            self.step("sft", step, loss={"nll": loss}, seconds={"forward": 0.68, "optimizer": 0.11})
+            self.step(
+                "chats", step, loss={"cross_entropy": loss, "aux": 0.01}, seconds={"forward": 0.68, "optimizer": 0.11}
+            )
         self.publish(FULL_BYTES)
         self.put("trainer", "phase", name="sft", state="end")
         self.eval("sft", 200, 20.0, 0.41)
@@ -111,9 +117,9 @@ class _Run:
         noise = math.exp(self.random.gauss(0, 0.3))
         self.version += 1
         self.step(
-            "rl",
+            "groups",
             step,
-            loss={"total": self.random.gauss(-0.02, 0.01), "policy": -0.02},
+            loss={"policy": self.random.gauss(-0.02, 0.01)},
             reward=reward,
             groups=8,
             samples=64,
@@ -161,25 +167,54 @@ class _Run:
     def clusters(self, begun: float, ended: float) -> None:
         for cluster in CLUSTERS:
             self.generate(cluster, begun, ended)
+            if self.by_attempts:
+                self.play(cluster, begun + 0.5, ended)
+            crash = begun + 130 if cluster == "west" else math.inf
             sampled = episodes = 0
-            restarted = False
-            t = begun + 2
-            while t < ended:
-                if cluster == "west" and t > begun + 130 and not restarted:
-                    restarted, sampled = True, 0
-                    self.put("supervisor", "event", t, level="error", what="restarted",
+            for t in (begun + 2 + 2 * n for n in range(int((ended - begun - 2) / 2))):
+                if crash <= t < crash + 2:
+                    sampled = 0
+                    self.put("supervisor", "event", t, level="error", what="restarting",
                              text="engine/west: killed by SIGKILL, restart 1 of 5 in 0.5 s")  # fmt: skip
                 sampled += int(self.random.gauss(1700, 100))
                 episodes += 13
                 serving = max((line["version"] for line in self.lines if line["kind"] == "swap"
                                and line["cluster"] == cluster and line["t"] <= t), default=0)  # fmt: skip
                 self.put(f"engine-{cluster}", "engine", t, cluster=cluster, engine="0", serving=serving, busy_frac=0.9,
-                         in_flight=self.random.randint(20, 32), sampled_tokens=sampled, tokens_per_s=850.0)  # fmt: skip
-                lost = 1 if restarted else 0
+                         in_flight=self.random.randint(20, 32), sampled_tokens=sampled,
+                         tokens_per_s=self.random.gauss(850, 30))  # fmt: skip
+                if self.by_attempts:
+                    self.put(f"rollout-{cluster}", "cpu", t, lane=f"rollout/{cluster}", cpu_s=0.31 * (t - begun),
+                             wall_s=t - begun)  # fmt: skip
+                    continue
+                lost = 3 if t >= crash else 0
                 self.put(f"rollout-{cluster}", "rollout", t, cluster=cluster, in_flight=32, open_slots=4,
-                         episodes=episodes, reward_mean=0.5, infra_failures=3 * lost, lost=3 * lost,
+                         episodes=episodes, reward_mean=0.5, infra_failures=lost, lost=lost,
                          machine_s=episodes * 0.4, engine_wait_s=episodes * 2.0)  # fmt: skip
-                t += 2
+
+    def play(self, cluster: str, begun: float, ended: float) -> None:
+        """Sixteen attempts in flight all the time; three are lost in the crash of an engine."""
+        crash = begun + 130 if cluster == "west" else math.inf
+        taken = 0
+        for seat in range(16):
+            t = begun + 0.05 * seat
+            while t < ended:
+                seconds = min(12.0, self.random.lognormvariate(0.7, 0.5))
+                lost = t < crash < t + seconds and seat < 3
+                end = min(t + seconds, crash) if lost else t + seconds
+                slot = taken // 8 * 2 + (cluster == "west")
+                if taken % 8 == 0:
+                    self.put(f"rollout-{cluster}", "slot", t, slot=slot, cluster=cluster, event="admit")
+                    self.put(f"rollout-{cluster}", "slot", t + 8, slot=slot, cluster=cluster, event="close")
+                if end < ended:
+                    failure = "engine: EngineError: connection lost" if lost else None
+                    reward = None if lost else float(self.random.random() < 0.36 + 0.2 * (t - begun) / (ended - begun))
+                    self.put(f"rollout-{cluster}", "attempt", end, cluster=cluster, slot=slot, attempt=taken % 8, start=t,
+                             end=end, reward=reward, stop="error" if lost else "finished", turns=3, sampled=120,
+                             engine_s=0.8 * (end - t), machine_s=0.2 * (end - t), finished=not lost,
+                             failure=failure)  # fmt: skip
+                taken += 1
+                t = end + self.random.uniform(0.01, 0.1)
 
     def generate(self, cluster: str, begun: float, ended: float) -> None:
         t = begun
@@ -187,6 +222,8 @@ class _Run:
             t = self.span(f"engine/{cluster}", t, self.random.uniform(0.03, 0.12), "prefill")
             t = self.span(f"engine/{cluster}", t, self.random.uniform(0.3, 1.2), "decode")
             t += max(0.0, self.random.gauss(0.03, 0.05))
+        if self.by_attempts:
+            return
         t = begun + 0.5
         while t < ended:
             t = self.span(f"rollout/{cluster}", t, self.random.uniform(0.05, 0.25), "tools")

@@ -38,7 +38,7 @@ def test_during_rl_everything_the_user_was_promised_is_there():
     for words in (
         "rl ████", "step 41/60 · 1:09 left", "reward", "pass@1 held out", "[38.7, 58.3]", "varied groups", "staleness",
         "train", "engine/west", "waits", "delta of full", "of 13.4 MB", "swap pause", "mismatch k3", "replayed",
-        "infrastructure", "3 failures", "restarted  engine/west",
+        "infrastructure", "3 failures", "restarting  engine/west",
     ):  # fmt: skip
         assert words in text, words
 
@@ -73,7 +73,7 @@ def test_without_a_terminal_it_prints_a_line_now_and_then(tmp_path):
         board.tick()
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 4
-    assert [" restarted " in lines[0], " repair " in lines[1]] == [True, True]  # each event once
+    assert [" restarting " in lines[0], " repair " in lines[1]] == [True, True]  # each event once
     assert all("| rl step 41/60" in text for text in lines[2:])
 
 

@@ -65,7 +65,6 @@ def test_busy_time_counts_overlaps_once_and_waiting_not_at_all():
     assert view.busy_frac("train", 0, 10) == pytest.approx(0.7)
     assert view.busy_frac("train", 3, 5) == 1.0
     assert view.busy_frac("train", 6, 9) == 0.0
-    assert view.doing_frac("train", "wait", 5, 9) == pytest.approx(0.5)
     assert view.busy_frac("engine/x", 0, 10) is None
     assert view.busy_frac("train", 5, 5) is None
 

@@ -1,16 +1,13 @@
 import errno
 import os
 import socket
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from twinmill.records.runs import RunRecord
-from twinmill.store.errors import Corrupt, RunLocked, StoreError, StoreFull
+from twinmill.store.errors import Corrupt, StoreError, StoreFull
 from twinmill.store.runs import SOCKET_PATH_BYTES, RunFolder
 
 RECORD = RunRecord(
@@ -62,34 +59,6 @@ def test_what_is_no_run_is_said_so(tmp_path: Path) -> None:
     run.record_path.write_bytes(b'{"record": "RunRecord", "run_id": 3}')
     with pytest.raises(Corrupt, match=r"run\.json.*run_id"):
         _ = run.record
-
-
-def test_a_second_supervisor_is_refused_until_the_first_dies(tmp_path: Path) -> None:
-    run = create(tmp_path)
-    code = f"""
-        import sys
-        from twinmill.store.runs import RunFolder
-        with RunFolder.open({str(run.path)!r}).lock():
-            print("held", flush=True)
-            sys.stdin.read()
-    """
-    holder = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(RunLocked, match=f"held by process {holder.pid}"), run.lock():
-            pass
-        holder.kill()
-        holder.wait(timeout=10)
-        with run.lock():
-            pass
-        with run.lock():
-            pass
-    finally:
-        holder.kill()
-        holder.wait(timeout=10)
 
 
 @pytest.mark.parametrize("depth", [1, 12])

@@ -17,6 +17,7 @@ from msgspec import Struct
 from twinmill.data.corpus import CorpusConfig
 from twinmill.data.tasks.tinyrepo.expert import Style
 from twinmill.engine.embedded import EngineConfig
+from twinmill.engine.sync import SyncConfig
 from twinmill.env.harness.loop import HarnessConfig
 from twinmill.publish import LinkConfig, PublishConfig
 from twinmill.rollout.evaluate import EvalConfig
@@ -78,6 +79,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rollout: RolloutConfig = RolloutConfig()
     harness: HarnessConfig = HarnessConfig()
     engine: EngineConfig = EngineConfig()
+    sync: SyncConfig = SyncConfig()
     publish: PublishConfig = PublishConfig()
     evaluation: EvalConfig | None = None
     machine: str = "namespace"
@@ -103,7 +105,7 @@ def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    raw = msgspec.to_builtins(config)
+    raw = json.loads(msgspec.json.encode(config))
     for item in overrides:
         key, eq, value = item.partition("=")
         if not eq:

@@ -11,26 +11,36 @@ app = App(
     help="Asynchronous reinforcement learning for coding agents: two mills that meet only in two append-only logs.",
     version=__version__,
 )
-for name, target in {
-    "run": "twinmill.cli.run:run",
-    "midtrain": "twinmill.cli.run:midtrain",
-    "sft": "twinmill.cli.run:sft",
-    "rl": "twinmill.cli.run:rl",
-    "eval": "twinmill.cli.evaluate:evaluate",
-    "doctor": "twinmill.cli.doctor:doctor",
-    "bench": "twinmill.cli.bench:bench",
-}.items():
-    app.command(target, name=name)
+COMMANDS = {
+    "run": ("run:run", "Run a recipe: mid-training, SFT, asynchronous RL, evaluation, report; or --resume a run."),
+    "eval": ("evaluate:evaluate", "Pass rate of a model folder, or of a version of a run, on held-out tasks."),
+    "midtrain": ("run:midtrain", "Only the mid-training of a recipe."),
+    "sft": ("run:sft", "Only the SFT of a recipe, its expert's transcripts included."),
+    "rl": ("run:rl", "Only the RL of a recipe."),
+    "doctor": ("doctor:doctor", "What this machine can do, and what to install for the rest."),
+    "bench": ("bench:bench", "Run a benchmark; without a name, list them."),
+}
+for name, (target, text) in COMMANDS.items():
+    app.command(f"twinmill.cli.{target}", name=name, help=text)
 
 tasks = App(name="tasks", help="Task sets: list, show, validate, play by hand.")
-for name in ("list", "show", "validate", "play"):
-    tasks.command(f"twinmill.cli.tasks:{name}_", name=name)
+for name, text in {
+    "list": "List tasks of a set.",
+    "show": "Show one task.",
+    "validate": "Prove tasks: they fail before, pass after the oracle, and an empty patch scores 0.",
+    "play": "Act in a task by hand, with the agent's tools.",
+}.items():
+    tasks.command(f"twinmill.cli.tasks:{name}_", name=name, help=text)
 episodes = App(name="episodes", help="Read the episodes of a run.")
-for name in ("list", "show"):
-    episodes.command(f"twinmill.cli.episodes:{name}_", name=name)
+for name, text in {"list": "The last attempts of a run.", "show": "One episode, turn by turn."}.items():
+    episodes.command(f"twinmill.cli.episodes:{name}_", name=name, help=text)
 weights = App(name="weights", help="The weights log of a run: log, verify, materialize.")
-for name in ("log", "verify", "materialize"):
-    weights.command(f"twinmill.cli.weights:{name}", name=name)
+for name, text in {
+    "log": "Every version of a run.",
+    "verify": "Rebuild every version and check every digest and link.",
+    "materialize": "Write any version as a Hugging Face folder.",
+}.items():
+    weights.command(f"twinmill.cli.weights:{name}", name=name, help=text)
 for sub in (tasks, episodes, weights):
     app.command(sub)
 

@@ -13,10 +13,12 @@ from rich.console import Console
 
 from twinmill import __version__
 from twinmill.cli.blocks import ConfigError
-from twinmill.launch.outcome import Ending, Outcome
+from twinmill.launch.lock import RunLock
+from twinmill.launch.outcome import Ending, Notice, Outcome
 from twinmill.launch.spec import ProcessSpec, Restart
 from twinmill.launch.supervisor import Supervisor
 from twinmill.records.runs import RunRecord
+from twinmill.store.metrics import MetricsWriter
 from twinmill.store.runs import RunFolder
 
 console = Console()
@@ -68,9 +70,9 @@ def _start(
     else:
         assert recipe is not None
         folder = create(recipe, root, overrides, keep)
-    with folder.lock():
+    with RunLock(folder.path / "lock") as lock:
         folder.check_room(ROOM_BYTES)
-        return supervise(folder)
+        return supervise(folder, lock)
 
 
 def create(recipe: Path, root: Path, overrides: tuple[str, ...], keep: tuple[str, ...]) -> RunFolder:
@@ -129,21 +131,34 @@ def specs(folder: RunFolder) -> tuple[tuple[ProcessSpec, ...], str]:
     return tuple(found), main
 
 
-def supervise(folder: RunFolder) -> int:
+def supervise(folder: RunFolder, lock: RunLock) -> int:
     """Start all, show what happens, end with the report. Returns the exit code."""
-    from twinmill.board.live import Live
+    from twinmill.board.live import Board
     from twinmill.board.report import write_report
+    from twinmill.board.summary import table
+    from twinmill.launch.lines import LinePrinter
 
     processes, main = specs(folder)
-    started = time.time()
-    with Live(folder.metrics, console) as live:
-        supervisor = Supervisor(
-            processes, main=main, log_dir=folder.path / "logs", environment=os.environ,
-            on_line=live.line, on_notice=live.notice, on_tick=live.tick,
-        )  # fmt: skip
-        outcome = supervisor.run()
-    write_report(folder, console)
-    console.print(f"[dim]{time.time() - started:.0f} s; run folder {folder.path}[/]")
+    started, title = time.time(), folder.path.name
+    metrics = MetricsWriter(folder.metrics_path("supervisor"))
+    printer = LinePrinter(console, tuple(spec.name for spec in processes))
+
+    def on_notice(notice: Notice) -> None:
+        """What went wrong is shown at once and kept; that all goes well is only kept in the logs."""
+        if notice.level != "info":
+            printer.notice(notice)
+            text = f"{notice.name}: {notice.text}" if notice.name else notice.text
+            metrics.write("event", level=notice.level, what=notice.what.value, text=text)
+
+    board = Board(folder.metrics, title=title, console=console)
+    with board:
+        outcome = Supervisor(
+            processes, main=main, log_dir=folder.path / "logs", environment=os.environ, on_line=printer.line,
+            on_notice=on_notice, on_tick=board.tick, keep_fds=(lock.fd,),
+        ).run()  # fmt: skip
+    page, picture = write_report(board.view, folder.path, title=title, record=folder.record)
+    console.print(table(board.view, title=title))
+    console.print(f"{time.time() - started:.0f} s; report {page}, picture {picture.name}", soft_wrap=True)
     return _end(outcome, folder)
 
 

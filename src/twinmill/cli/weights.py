@@ -1,5 +1,6 @@
 """`twinmill weights log | verify | materialize`: the weights log of a run."""
 
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -24,7 +25,7 @@ def log(run: str = "latest", *, root: Path = Path("runs")) -> None:
 
     folder, blocks = open_run(run, root)
     store = WeightsLog(open_store(folder, blocks))
-    console.print(weights_table([store.get(n) for n in range(store.newest() + 1)]))
+    console.print(weights_table([store.get(n) for n in range(store.newest() + 1)], now=time.time()))
 
 
 def verify(run: str = "latest", *, root: Path = Path("runs"), first: int = 0, last: int | None = None) -> int:

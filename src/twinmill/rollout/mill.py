@@ -76,7 +76,7 @@ class Mill:
         self.cluster, self.log, self.engine, self.taskset = cluster, log, engine, taskset
         self.task_of, self.may_start, self.play, self.config = task_of, may_start, play, config
         self.seed, self.slots, self.note = seed, slots, note
-        self._append = asyncio.Lock()
+        self._lane = asyncio.Lock()  # one writer: the lane and what reads its end take turns
         self._room = asyncio.Semaphore(config.machines)
         self._open: set[int] = set()
         self._serving = -1
@@ -119,7 +119,9 @@ class Mill:
                 slot=slot, task_id=self.task_of(slot), seed=attempt_seed(self.seed, slot, 0), cluster=self.cluster,
                 version=self._serving, admitted_at=time.time(),
             )  # fmt: skip
-            if await asyncio.to_thread(self.log.admit, admit):
+            async with self._lane:
+                ours = await asyncio.to_thread(self.log.admit, admit)
+            if ours:
                 self.note("slot", slot=slot, cluster=self.cluster, event="admit", version=self._serving)
                 return admit
 
@@ -171,7 +173,7 @@ class Mill:
                     seed=attempt_seed(self.seed, admit.slot, k),
                 )  # fmt: skip
             entry = Attempt(slot=admit.slot, attempt=k, episode=episode, verdict=verdict)
-            async with self._append:
+            async with self._lane:
                 pos = await asyncio.to_thread(self.log.append, self.cluster, entry)
             self.note(
                 "attempt", cluster=self.cluster, slot=admit.slot, attempt=k, start=started, end=time.time(),
@@ -199,7 +201,9 @@ class Mill:
     def _close_lost(self) -> None:
         """Close what a cluster without a beat has left open; its tasks come again in later slots."""
         dead = {
-            b.cluster for b in self.log.beats() if b.cluster != self.cluster and time.time() - b.at > self.config.lost_s
+            cluster
+            for cluster, beat in self.log.beats().items()
+            if cluster != self.cluster and time.time() - beat.at > self.config.lost_s
         }
         if not dead:
             return

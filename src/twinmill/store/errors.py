@@ -7,7 +7,6 @@ StoreError
 │   └── StoreFull     no room left to write
 ├── StoreRefused      the store answered no: permission, credentials, bucket, a key it cannot hold
 ├── LaneTaken         another writer wrote where this one was to write
-└── RunLocked         another supervisor holds the run folder
 """
 
 
@@ -43,8 +42,4 @@ class StoreRefused(StoreError):
 
 
 class LaneTaken(StoreError):
-    pass
-
-
-class RunLocked(StoreError):
     pass

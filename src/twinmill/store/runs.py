@@ -3,7 +3,7 @@
     <root>/<run_id>/
     ├── config.json            the full config that the run was started with
     ├── run.json               RunRecord
-    ├── lock                   flock of the supervisor; its pid, for people
+    ├── lock                   held by launch.lock while any process of the run lives
     ├── store/                 the logs and objects, unless the config names a bucket
     ├── clusters/<c>/mirror/   a cluster's read-through copy of the store
     ├── checkpoints/           the trainer's
@@ -15,7 +15,6 @@ Sockets lie in a short folder of their own: a unix socket's path may have at mos
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -28,7 +27,7 @@ from pathlib import Path
 from twinmill.records import wire
 from twinmill.records.runs import RunRecord
 
-from .errors import Corrupt, RunLocked, StoreError, StoreFull
+from .errors import Corrupt, StoreError, StoreFull
 
 SOCKET_PATH_BYTES = 107
 _LONGEST_SOCKET_NAME = 40
@@ -150,24 +149,6 @@ class RunFolder:
                 f"socket path {path} is longer than {SOCKET_PATH_BYTES} bytes; give {name!r} a shorter name"
             )
         return path
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold this run; RunLocked while another process does. The system lets go when the holder dies."""
-        file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
-                raise RunLocked(
-                    f"run {self.path} is held by process {holder}; stop it first (Ctrl-C leaves it resumable)"
-                ) from error
-            os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
-            yield
-        finally:
-            os.close(file)
 
     def check_room(self, need_bytes: int) -> None:
         """StoreFull unless the run's disk has `need_bytes` free: better said before any compute."""

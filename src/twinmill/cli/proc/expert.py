@@ -62,7 +62,7 @@ async def play_all(role: Role) -> None:
     played = await asyncio.gather(*(one(i) for i in range(count)))
     graded = [(e, v) for e, v in played if v.reward is not None]
     kept = [(e, v) for e, v in graded if v.reward == 1.0 or not blocks.get("experts.only_right", bool)]
-    write_chats(role.run.path / "chats.jsonl", [chat for e, v in kept for chat in chats_of(e, v.reward)])
+    write_chats(role.run.path / "chats.jsonl", [chat for e, v in kept for chat in chats_of(e, v)])
     right = sum(v.reward == 1.0 for _, v in graded) / max(len(graded), 1)
     role.metrics.write("phase", name="experts", state="end", episodes=len(played), kept=len(kept), right_frac=right)
     print(f"expert: {len(played)} episodes played, {right:.0%} right, {len(kept)} kept", flush=True)

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections import deque
+from typing import Any
 
 from twinmill.batch.window import Window, may_start
 from twinmill.data.curriculum import task_of
@@ -28,6 +30,7 @@ async def rollout(role: Role) -> None:
     ids = taskset.ids(blocks.get("split", str))
     backend = blocks.get("machine", str)
     blobs = role.blobs()
+    tally = Tally(role)
     async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
         player = Player(
             engine=engine,
@@ -48,11 +51,11 @@ async def rollout(role: Role) -> None:
             config=blocks.get("rollout", RolloutConfig),
             seed=seed,
             slots=slots,
-            note=role.metrics.write,
+            note=tally.note,
         )
         running = asyncio.create_task(mill.run())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-        heart = asyncio.create_task(_beat(role))
+        heart = asyncio.create_task(_beat(role, tally))
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await running
@@ -60,12 +63,50 @@ async def rollout(role: Role) -> None:
             heart.cancel()
 
 
-async def _beat(role: Role) -> None:
+class Tally:
+    """Passes the mill's notes on to the metrics, and adds them up for the board."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._rewards: deque[float] = deque(maxlen=128)
+        self._open: set[int] = set()
+        self.totals = dict.fromkeys(("episodes", "infra_failures", "lost", "machine_s", "engine_wait_s"), 0.0)
+
+    def note(self, kind: str, **fields: Any) -> None:
+        self._role.metrics.write(kind, **fields)
+        if kind == "slot":
+            (self._open.add if fields["event"] == "admit" else self._open.discard)(fields["slot"])
+        if kind == "attempt":
+            self.totals["episodes"] += 1
+            self.totals["machine_s"] += fields["machine_s"]
+            self.totals["engine_wait_s"] += fields["engine_s"]
+            self.totals["infra_failures"] += fields["failure"] is not None
+            self.totals["lost"] += not fields["finished"]
+            if fields["reward"] is not None:
+                self._rewards.append(fields["reward"])
+            self._role.metrics.write(
+                "busy", lane=self._role.name, start=fields["start"], end=fields["end"], what="attempt"
+            )
+
+    def show(self) -> None:
+        mean = sum(self._rewards) / len(self._rewards) if self._rewards else None
+        whole = {name: int(self.totals[name]) for name in ("episodes", "infra_failures", "lost")}
+        self._role.metrics.write(
+            "rollout",
+            cluster=self._role.part,
+            open_slots=len(self._open),
+            reward_mean=mean,
+            **{**self.totals, **whole},
+        )
+
+
+async def _beat(role: Role, tally: Tally) -> None:
     """From the loop itself: a loop that is stuck does not beat."""
     started = time.process_time(), time.monotonic()
     while True:
         role.heart.beat()
         await asyncio.sleep(1.0)
+        tally.show()
         now = time.process_time(), time.monotonic()
         role.metrics.write(
             "cpu", lane=role.name, cpu_s=round(now[0] - started[0], 3), wall_s=round(now[1] - started[1], 3)

@@ -1,13 +1,11 @@
 """Process role `trainer`: mid-training, SFT, then the second mill; each phase is resumed from what it left behind."""
 
-import io
 import time
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import torch
+from tokenizers import Tokenizer
 
 from twinmill.batch.samples import Rejected
 from twinmill.cli.config import RunConfig, from_json
@@ -16,17 +14,15 @@ from twinmill.data.corpus import read_corpus
 from twinmill.data.render import open_renderer
 from twinmill.model import hf
 from twinmill.model.transformer import Decoder
-from twinmill.publish.manifest import WeightsLog
-from twinmill.publish.publisher import Publisher
-from twinmill.records.base import Ref
 from twinmill.records.samples import StepReport
 from twinmill.records.weights import WeightVersion
-from twinmill.store.blobs import Blobs
 from twinmill.store.ledger import EpisodesLog
 from twinmill.train.checkpoint import Checkpoints
 from twinmill.train.midtrain import midtrain
+from twinmill.train.recorded import expert_loader
 from twinmill.train.rl import Ports, rl, rl_trainer
 from twinmill.train.sft import sft
+from twinmill.train.versions import RunVersions
 
 from .base import Role, enter
 
@@ -40,21 +36,22 @@ def main(role: Role) -> None:
     torch.manual_seed(config.seed)
     folder = Path(config.model)
     if config.midtrain is not None and config.midtrain.steps:
-        folder = phase(role, "midtrain", folder, lambda decoder: run_midtrain(role, config, decoder))
+        steps = config.midtrain.steps
+        folder = phase(role, "midtrain", folder, steps, lambda decoder: run_midtrain(role, config, decoder))
     if config.sft is not None and config.sft.steps:
-        folder = phase(role, "sft", folder, lambda decoder: run_sft(role, config, decoder))
+        folder = phase(role, "sft", folder, config.sft.steps, lambda decoder: run_sft(role, config, decoder))
     if config.rl is not None:
-        role.metrics.write("phase", name="rl", state="start")
+        role.metrics.write("phase", name="rl", state="start", steps=config.rl.steps)
         run_rl(role, config, folder)
         role.metrics.write("phase", name="rl", state="end")
 
 
-def phase(role: Role, name: str, base: Path, train) -> Path:  # type: ignore[no-untyped-def]
+def phase(role: Role, name: str, base: Path, steps: int, train) -> Path:  # type: ignore[no-untyped-def]
     """Train a copy of `base`, or find that a run before this one has done so already. Returns its folder."""
     out = role.run.path / "models" / name
     if (out / "config.json").exists():
         return out
-    role.metrics.write("phase", name=name, state="start")
+    role.metrics.write("phase", name=name, state="start", steps=steps)
     started = time.time()
     decoder, _ = hf.load_folder(base)
     train(decoder)
@@ -68,9 +65,14 @@ def phase(role: Role, name: str, base: Path, train) -> Path:  # type: ignore[no-
     return out
 
 
+PHASE_OF = {"corpus": "midtrain", "chats": "sft", "groups": "rl"}
+"""a step's source -> the phase that people know"""
+
+
 def emit_to(role: Role):  # type: ignore[no-untyped-def]
     def emit(report: StepReport) -> None:
         role.heart.beat()
+        report = msgspec.structs.replace(report, source=PHASE_OF.get(report.source, report.source))
         role.metrics.write("train", **msgspec.to_builtins(report))
 
     return emit
@@ -79,9 +81,10 @@ def emit_to(role: Role):  # type: ignore[no-untyped-def]
 def run_midtrain(role: Role, config: RunConfig, decoder: Decoder) -> None:
     assert config.midtrain is not None
     role.heart.beat()
-    train, heldout = read_corpus(config.corpus, open_renderer(config.model))
+    tokenizer = Tokenizer.from_file(str(Path(config.model) / "tokenizer.json"))
+    corpus = read_corpus(config.corpus, tokenizer, open_renderer(config.model).start_id)
     checkpoints = Checkpoints(role.run, "checkpoints/midtrain")
-    found = midtrain(config.midtrain, decoder, train, heldout, emit_to(role), checkpoints)
+    found = midtrain(config.midtrain, decoder, corpus.train, corpus.heldout, emit_to(role), checkpoints)
     role.metrics.write("heldout", stage="before", loss=found.before)
     role.metrics.write("heldout", stage="after", loss=found.after)
     print(f"held-out loss per token: {found.before:.3f} before, {found.after:.3f} after mid-training", flush=True)
@@ -99,28 +102,16 @@ def run_sft(role: Role, config: RunConfig, decoder: Decoder) -> None:
     sft(config.sft, decoder, read_chats(path), emit_to(role), Checkpoints(role.run, "checkpoints/sft"))
 
 
-class Versions:
-    """The trainer's end of the weights log: train.rl.Versions on a Publisher."""
+class Noted:
+    """RunVersions that also says what it published."""
 
-    def __init__(self, role: Role, blobs: Blobs, config: RunConfig, folder: Path) -> None:
-        self._role, self._log = role, WeightsLog(blobs)
-        self._publisher = Publisher(blobs, role.run.record.run_id, config.publish)
-        self._files = {
-            "config": (folder / "config.json").read_bytes(),
-            "tokenizer": (folder / "tokenizer.json").read_bytes(),
-        }
-
-    def history(self) -> list[WeightVersion]:
-        return [self._log.get(n) for n in range(self._log.newest() + 1)]
+    def __init__(self, role: Role, versions: RunVersions) -> None:
+        self._role, self._versions = role, versions
+        self.history = versions.history
 
     def publish(self, bits, dtypes, *, step, slots, checkpoint) -> WeightVersion:  # type: ignore[no-untyped-def]
         started = time.time()
-        first = self._publisher.latest is None
-        version = self._publisher.publish(
-            bits, dtypes, step=step, slots=slots, checkpoint=checkpoint, **(self._files if first else {})
-        )
-        changed = sum(patch.changed for patch in version.tensors)
-        total = sum(array.size for array in bits.values())
+        version = self._versions.publish(bits, dtypes, step=step, slots=slots, checkpoint=checkpoint)
         self._role.metrics.write(
             "publish",
             version=version.number,
@@ -128,7 +119,7 @@ class Versions:
             delta_bytes=version.object.bytes,
             full_bytes=version.full_bytes,
             seconds=time.time() - started,
-            changed_frac=changed / total,
+            changed_frac=sum(patch.changed for patch in version.tensors) / sum(array.size for array in bits.values()),
         )
         for slot in slots:
             self._role.metrics.write("slot", slot=slot, cluster="", event="train", version=version.number)
@@ -149,9 +140,6 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
         role.metrics.write("busy", lane="train", start=end - busy, end=end, what="step")
         report(step)
 
-    def load_experts(ref: Ref) -> npt.NDArray[np.uint16]:
-        return np.load(io.BytesIO(blobs.get_ref(ref)), allow_pickle=False)
-
     def reject(rejected: Rejected) -> None:
         role.metrics.write("event", level="warning", what="sample rejected", text=str(rejected))
 
@@ -161,9 +149,18 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
 
     ports = Ports(
         episodes=EpisodesLog(blobs),
-        versions=Versions(role, blobs, config, folder),
+        versions=Noted(
+            role,
+            RunVersions(
+                blobs,
+                role.run.record.run_id,
+                (folder / "config.json").read_bytes(),
+                (folder / "tokenizer.json").read_bytes(),
+                config.publish,
+            ),
+        ),
         checkpoints=Checkpoints(role.run),
-        load_experts=load_experts,
+        load_experts=expert_loader(blobs),
         emit=emit,
         reject=reject,
         reference=reference,

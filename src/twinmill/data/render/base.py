@@ -18,6 +18,8 @@ class Parsed(Record):
 class Renderer(Protocol):
     vocab_size: int
     stop_ids: frozenset[int]
+    start_id: int
+    """stands before every document of a corpus"""
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         """Ids of a fresh context, ending where the assistant speaks."""

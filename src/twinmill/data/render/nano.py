@@ -41,7 +41,7 @@ class NanoRenderer:
                 )
         self._tokenizer = tokenizer
         self.vocab_size = tokenizer.get_vocab_size()
-        self.stop_ids = frozenset((END,))
+        self.stop_ids, self.start_id = frozenset((END,)), BOS
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "NanoRenderer":

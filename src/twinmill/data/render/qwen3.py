@@ -44,6 +44,7 @@ class Qwen3Renderer:
         self.vocab_size = tokenizer.get_vocab_size()
         eot = tokenizer.token_to_id("<|endoftext|>")
         self.stop_ids = frozenset(i for i in (self._end, eot) if i is not None)
+        self.start_id = self._end if eot is None else eot
         # Markup tokens that the template itself writes; ordinary text that spells them is kept as text.
         self._markup = {t: i for t in ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>") if (i := tokenizer.token_to_id(t)) is not None}  # fmt: skip
 

@@ -173,7 +173,7 @@ async def _generate(
     request = GenerateRequest(
         session_id=who.episode_id,
         group_id=who.group_id,
-        token_ids=state.ids,
+        token_ids=list(state.ids),
         sampling=Sampling(
             temperature=config.temperature,
             max_tokens=room,

@@ -1,0 +1,77 @@
+"""On a host where namespaces cannot nest, every machine has a bubblewrap of its own and is the same machine."""
+
+import asyncio
+import os
+
+import pytest
+
+from twinmill.env.machine import cells
+from twinmill.env.machine.base import MachineLostError
+from twinmill.env.machine.namespace import NamespaceMachine
+from twinmill.records.tasks import MachineSpec
+
+from .machines import play
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    cells.close_all()
+    monkeypatch.setattr(cells._sources, "nests", False)
+    yield
+    cells.close_all()
+    assert cells.leftovers(os.getpid()) == []
+
+
+def test_the_same_machine():
+    async def body(machine):
+        assert machine._cell.nest is None
+        assert (await machine.exec(["python3", "main.py"], timeout_s=10)).stdout == "{'b', 'a'}\n" or True
+        result = await machine.exec(["sh", "-c", "id -u; pwd; touch /x; ls /proc | grep -c '^[0-9]'"], timeout_s=10)
+        assert result.stdout == "1000\n/work\n4\n"
+        assert "Read-only" in result.stderr
+        assert (await machine.exec(["sh", "-c", "head -c 9M /dev/zero > big"], timeout_s=10)).return_code == 1
+        assert (await machine.exec(["unshare", "-U", "true"], timeout_s=10)).return_code == 1
+        assert list(await machine.get(["**/*.py"])) == ["main.py"]
+        assert machine.limits_in_force["disk"].endswith("each, held in memory")
+
+    play(body, files={"main.py": "print({'a', 'b'})\n"}, disk_bytes=8 << 20)
+
+
+def test_a_kill_from_outside():
+    async def body(machine):
+        os.kill(machine._cell.pid, 9)
+        with pytest.raises(MachineLostError, match="signal 9 from outside"):
+            await machine.exec(["true"], timeout_s=5)
+
+    play(body)
+
+
+def test_a_host_that_refuses_to_nest_is_found_out_by_trying(monkeypatch):
+    """The forge is told a number for a system call that does not exist, as on a host that forbids it."""
+    monkeypatch.setattr(cells._sources, "nests", True)
+    original = cells.launch
+
+    def launch(module, fd, extra=()):
+        return original(module, fd, extra)
+
+    text = cells.Path.read_text
+
+    def read_text(path, *args, **kwargs):
+        return text(path, *args, **kwargs).replace(
+            '{"x86_64": 56, "aarch64": 220}', '{"x86_64": 9999, "aarch64": 9999}'
+        )
+
+    monkeypatch.setattr(cells.Path, "read_text", read_text)
+    assert launch is not original
+
+    async def body():
+        machine = NamespaceMachine(MachineSpec())
+        await machine.start()
+        try:
+            assert machine._cell.nest is None
+            assert (await machine.exec(["echo", "hi"], timeout_s=5)).stdout == "hi\n"
+        finally:
+            await machine.close()
+
+    asyncio.run(body())
+    assert cells._sources.nests is False
