@@ -95,10 +95,13 @@ def test_a_machine_whose_memory_is_filled_until_process_1_dies_was_destroyed_by_
         pytest.skip("this host lets nobody make memory control groups")
 
     async def body(machine):
-        with pytest.raises(MachineDestroyed, match="memory was filled"):
+        async def fill():
             for _ in range(3):
                 await machine.exec(["sh", "-c", "cat /dev/zero > big; echo"], timeout_s=5)
                 await machine.put({"more": bytes(1 << 20)})
+
+        with pytest.raises(MachineDestroyed, match="memory was filled"):
+            await fill()
         with pytest.raises(MachineDestroyed):
             await machine.get(["**"])
 
@@ -176,7 +179,8 @@ def test_reading_host_secrets_oracles_and_tests(tmp_path, monkeypatch):
         "for folder, folders, files in os.walk('/'):\n"
         "    for name in files:\n"
         "        path = os.path.join(folder, name)\n"
-        "        if 'human' in name.lower() and 'eval' in name.lower() or 'twin' + 'mill' in path: print('found', path)\n"
+        "        known = 'human' in name.lower() and 'eval' in name.lower() or 'twin' + 'mill' in path\n"
+        "        if known: print('found', path)\n"
         "        if folder.startswith(('/usr', '/lib', sys.prefix, '/work', '/dev')): continue\n"
         "        if name in ('kmsg', 'kcore', 'pagemap', 'cgroup', 'cmdline') or os.path.islink(path): continue\n"
         "        try:\n"
@@ -207,7 +211,8 @@ def test_opening_sockets(tmp_path):
             "attempt(socket.AF_UNIX, '\\0abstract-host-socket')\n"
             "print([i[1] for i in socket.if_nameindex() if i[1] == 'lo'])\n"
             "try: socket.socket(socket.AF_PACKET, socket.SOCK_RAW); print('raw')\nexcept OSError: pass\n"
-            "s = socket.create_server(('127.0.0.1', 8000)); c = socket.create_connection(('127.0.0.1', 8000)); print('own')\n"
+            "s = socket.create_server(('127.0.0.1', 8000))\n"
+            "c = socket.create_connection(('127.0.0.1', 8000)); print('own')\n"
         )
         assert script(program, timeout_s=20).stdout == "['lo']\nown\n"
 

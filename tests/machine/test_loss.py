@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_closing_leaves_no_process_no_mount_and_no_open_file():
 
     async def body():
         await one()
-        mounts = open("/proc/self/mountinfo").read()
+        mounts = Path("/proc/self/mountinfo").read_text()
         forge = set(descendants(os.getpid()))
         files = len(os.listdir("/proc/self/fd"))
         await asyncio.gather(*[one() for _ in range(5)])
@@ -129,7 +130,7 @@ def test_closing_leaves_no_process_no_mount_and_no_open_file():
         while set(descendants(os.getpid())) != forge and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         assert set(descendants(os.getpid())) == forge
-        assert open("/proc/self/mountinfo").read() == mounts
+        assert Path("/proc/self/mountinfo").read_text() == mounts
         assert len(os.listdir("/proc/self/fd")) == files
 
     asyncio.run(body())

@@ -140,7 +140,7 @@ def test_a_spec_that_cannot_be_given_is_refused():
         MachineSpec(services=("postgresql",)),
         MachineSpec(snapshot=Ref(key="k", digest="d", bytes=1)),
     ):
-        with pytest.raises(MachineStartError, match="no (network|services|snapshot) yet"):
+        with pytest.raises(MachineStartError, match=r"no (network|services|snapshot) yet"):
             asyncio.run(NamespaceMachine(spec).start())
 
 

@@ -21,17 +21,23 @@ PROGRAMS = {
     "signal": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n",
     "interrupt": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('not reached')\n",
     "atexit": "import atexit\natexit.register(print, 'bye')\nprint('hi')\n",
-    "thread": "import threading, time\ndef f():\n    time.sleep(.1)\n    print('late')\n\nthreading.Thread(target=f).start()\n",
+    "thread": "import threading, time\ndef f():\n    time.sleep(.1); print(1)\n\nthreading.Thread(target=f).start()\n",
     "unclosed file": "f = open('out.txt', 'w')\nf.write('text')\n",
     "recursion": "def f():\n    f()\n\ntry:\n    f()\nexcept RecursionError as e:\n    print(type(e))\n",
     "encoding": "print('é', '\\udce9'.encode('utf8', 'surrogateescape'))\nimport sys; print(sys.stdout.encoding)\n",
     "bad encoding": b"# coding: latin-1\nprint('\xe9')\n",
     "null byte": b"print(1)\0\n",
-    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass A:\n    x: int = 1\n\nprint(A(), A.__module__)\n",
+    "dataclass": "import dataclasses as d\n@d.dataclass\nclass A:\n    x: int = 1\n\nprint(A(), A.__module__)\n",
     "pickle of main": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))))\n",
-    "subprocess": "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', 'print(5)'], capture_output=True))\n",
-    "multiprocessing": "import multiprocessing as m\nif __name__ == '__main__':\n    print(m.get_context('fork').Pool(2).map(abs, [-1, 2]))\n",
-    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(1, 2)\n\nunittest.main(argv=['x', '-q'], exit=False)\n",
+    "subprocess": "import subprocess as s, sys\nprint(s.check_output([sys.executable, '-c', 'print(5)']), sys.executable)\n",
+    "multiprocessing": (
+        "import multiprocessing as m\n"
+        "if __name__ == '__main__':\n    print(m.get_context('fork').Pool(2).map(abs, [-1, 2]))\n"
+    ),
+    "unittest": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(1, 2)\n\n"
+        "unittest.main(argv=['x', '-q'], exit=False)\n"
+    ),
     "import of neighbour": "import helper\nprint(helper.x, helper.__file__)\n",
     "shadowed module": "import random\nprint(random.x)\n",
     "warnings": "import warnings\nwarnings.warn('careful')\n",
@@ -41,7 +47,7 @@ FILES = {"helper.py": "x = 41\n"}
 
 
 def both(argv, files, stdin=b"first\nrest"):
-    """What the two kinds of interpreter say: `-X utf8=0` is the default spelled out, and keeps the warm one from taking it."""
+    """What the two kinds of interpreter say. `-X utf8=0` is the default spelled out; the warm one leaves it alone."""
 
     async def body(machine):
         await machine.put({path: text.encode() if isinstance(text, str) else text for path, text in files.items()})
