@@ -208,11 +208,13 @@ class _Run:
                     self.put(f"rollout-{cluster}", "slot", t + 8, slot=slot, cluster=cluster, event="close")
                 if end < ended:
                     failure = "engine: EngineError: connection lost" if lost else None
-                    reward = None if lost else float(self.random.random() < 0.36 + 0.2 * (t - begun) / (ended - begun))
-                    self.put(f"rollout-{cluster}", "attempt", end, cluster=cluster, slot=slot, attempt=taken % 8, start=t,
-                             end=end, reward=reward, stop="error" if lost else "finished", turns=3, sampled=120,
-                             engine_s=0.8 * (end - t), machine_s=0.2 * (end - t), finished=not lost,
-                             failure=failure)  # fmt: skip
+                    right = self.random.random() < 0.36 + 0.2 * (t - begun) / (ended - begun)
+                    reward = None if lost else float(right)
+                    self.put(
+                        f"rollout-{cluster}", "attempt", end, cluster=cluster, slot=slot, attempt=taken % 8, start=t,
+                        end=end, reward=reward, stop="error" if lost else "finished", turns=3, sampled=120,
+                        engine_s=0.8 * (end - t), machine_s=0.2 * (end - t), finished=not lost, failure=failure,
+                    )  # fmt: skip
                 taken += 1
                 t = end + self.random.uniform(0.01, 0.1)
 

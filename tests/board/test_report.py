@@ -1,6 +1,7 @@
 """The report: self-contained, well formed, complete, and drawn for whatever a run has got to."""
 
 import io
+import itertools
 import re
 import shutil
 import struct
@@ -188,6 +189,46 @@ def test_joining_keeps_what_the_eye_can_part():
     spans = [span("t", 0, 1), span("t", 1.001, 2), span("t", 3, 4), span("t", 98, 200), span("t", -5, -1)]
     found = lanes.joined(fold(spans).spans["t"], lanes.Window(0.0, 100.0), 0.1)
     assert found == {"forward": [(0, 2), (3, 1), (98, 2)]}
+
+
+def test_attempts_side_by_side_never_overlap_and_need_no_row_too_many(view):
+    window = lanes.close_up(view)
+    placed = lanes.side_by_side(view.attempts_of("rollout/east"), window)
+    rows: dict[int, list] = {}
+    for row, attempt in placed:
+        rows.setdefault(row, []).append(attempt)
+    for attempts in rows.values():
+        for a, b in itertools.pairwise(attempts):
+            assert a.end <= b.start
+    assert sorted(rows) == list(range(16)), "sixteen were in flight"
+    across = [a for _, a in placed for s in view.swaps if s.cluster == "east" and a.start < s.t < a.end]
+    assert len(across) > 30, "flips fall into the middle of attempts"
+
+
+def test_attempts_in_flight_are_counted_per_bin():
+    def attempt(start, end):
+        return line("attempt", end, cluster="east", slot=0, attempt=0, start=start, end=end)
+
+    view = fold([attempt(0, 2), attempt(0.5, 1.5), attempt(1, 9), attempt(-5, -4)])
+    assert view.lanes() == ["rollout/east"]
+    found = lanes.in_flight(view.attempts, lanes.Window(0, 3), 3)
+    assert found == pytest.approx([1.5, 2.5, 1.0])
+
+
+def test_rollout_processes_that_only_tell_sums_are_drawn_too(tmp_path):
+    view = fold(synthetic.lines(steps=12, by_attempts=False))
+    assert not view.attempts
+    assert view.lanes()[1] == "rollout/east"
+    write_report(view, tmp_path, title="sums")
+
+
+def test_a_gain_that_the_evaluator_paired_by_task_is_preferred():
+    entries = [step(0), an_eval(0, 0.3), an_eval(9, 0.5)]
+    paired = line("gain", version=9, points=20.0, ci_low=12.0, ci_high=28.0)
+    rows = {row.name: row for row in summary(fold([*entries, paired]))}
+    assert rows["gain"].value == "+20.0 [+12.0, +28.0] points"
+    assert rows["gain"].note == "the same tasks, paired"
+    assert {row.name: row.note for row in summary(fold(entries))}["gain"] == "the two evals taken as independent"
 
 
 def test_close_up_shows_flips_of_the_middle_of_rl(view):

@@ -84,6 +84,41 @@ def test_counters_survive_a_restart_of_their_process():
     assert view.rollouts["east"].episodes == 9
 
 
+def test_attempts_tell_what_was_lost_and_processor_time_how_busy():
+    def attempt(t, **fields):
+        return line("attempt", t, cluster="east", slot=1, attempt=0, start=t - 1, end=t, machine_s=0.25, **fields)
+
+    lost = attempt(2.0, finished=False, failure="engine: EngineError: gone")
+    cpu = [line("cpu", float(t), lane="rollout/east", cpu_s=0.5 * t, wall_s=float(t)) for t in range(1, 9)]
+    view = fold([attempt(1.0, reward=1.0), lost, attempt(3.0, reward=0.0), *cpu])
+    assert view.totals["episodes"] == 3
+    assert (view.totals["infra_failures"], view.totals["lost"], view.totals["machine_s"]) == (1, 1, 0.75)
+    assert view.lanes() == ["rollout/east"]
+    assert view.busy_frac("rollout/east", 2, 6) == pytest.approx(0.5)
+    assert view.busy_frac("rollout/east", 7.5, 8.5) is None, "one sample says nothing"
+    reborn = fold([line("cpu", 9.0, lane="rollout/east", cpu_s=0.1, wall_s=0.2)], view)
+    assert reborn.busy_frac("rollout/east", 2, 9) is None
+
+
+def test_waiting_is_what_the_steps_report():
+    steps = [step(n, t=float(n), seconds={"wait": 0.25, "compute": 0.7}) for n in range(1, 9)]
+    assert fold(steps).waiting_frac(2, 6) == pytest.approx(0.25)
+    assert fold([]).waiting_frac(0, 1) == 0.0
+
+
+def test_what_a_step_was_trained_on_names_its_phase():
+    view = fold([step(0, source="corpus"), step(0, source="chats"), step(0, source="groups")])
+    assert [len(view.of(source)) for source in ("midtrain", "sft", "rl")] == [1, 1, 1]
+
+
+def test_open_slots_are_those_admitted_and_not_yet_over():
+    def mark(slot, event, cluster="east"):
+        return line("slot", float(slot), slot=slot, event=event, cluster=cluster)
+
+    view = fold([mark(0, "admit"), mark(1, "admit"), mark(2, "admit", "west"), mark(0, "close"), mark(1, "drop")])
+    assert (view.open_slots("east"), view.open_slots("west")) == (0, 1)
+
+
 def test_a_step_that_was_redone_counts_once_as_it_came_out_last():
     view = fold([step(0, reward=0.1), step(1, reward=0.2), step(1, t=9.0, reward=0.7), step(2, t=10.0, reward=0.3)])
     assert [s.report.reward for s in view.of("rl")] == [0.1, 0.7, 0.3]

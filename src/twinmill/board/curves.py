@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any, NamedTuple
 
+from twinmill.records.samples import StepReport
+
 from . import units
 from .state import IDLE, RunView
 from .theme import AGES, Palette, doing_colours
@@ -157,16 +159,16 @@ def _step_time(axes: Axes, view: RunView, colour: Palette) -> None:
     xs = [report.step for report in reports]
     total: dict[str, float] = {}
     for report in reports:
-        for phase, seconds in report.seconds.items():
+        for phase, seconds in _parts(report).items():
             total[phase] = total.get(phase, 0.0) + seconds
     large = sorted(total, key=lambda phase: -total[phase])[:5]
     large = [phase for phase in large if phase in IDLE] + [phase for phase in large if phase not in IDLE]
     hues = {**doing_colours(large), "other": "brown"}
     floor = [0.0] * len(xs)
     for phase in [*large, "other"] if len(total) > len(large) else large:
-        own = [r.seconds.get(phase, 0.0) for r in reports]
+        own = [_parts(r).get(phase, 0.0) for r in reports]
         if phase == "other":
-            own = [sum(s for name, s in r.seconds.items() if name not in large) for r in reports]
+            own = [sum(s for name, s in _parts(r).items() if name not in large) for r in reports]
         top = [f + s for f, s in zip(floor, own)]
         axes.fill_between(xs, floor, top, color=colour[hues[phase]], alpha=0.85, linewidth=0, label=phase, step="mid")
         floor = top
@@ -175,6 +177,10 @@ def _step_time(axes: Axes, view: RunView, colour: Palette) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} s")
     dress(axes, colour, "step")
     legend(axes, colour, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6)
+
+
+def _parts(report: StepReport) -> dict[str, float]:
+    return {phase: seconds for phase, seconds in report.seconds.items() if phase != "total"}
 
 
 def _tokens(axes: Axes, view: RunView, colour: Palette) -> None:

@@ -64,6 +64,9 @@ def phases(view: RunView, width: int, now: float) -> RenderableType:
 def progress(view: RunView, phase: Phase, now: float) -> tuple[float | None, float | None, str]:
     """(share done, seconds left, in words) of a running phase. None = nothing says how long it will be."""
     spent = max(0.0, now - phase.start)
+    if phase.name == "experts" and view.experts:
+        share = view.experts.done / max(1, view.experts.of)
+        return share, spent / share * (1 - share) if share else None, f"{view.experts.done}/{view.experts.of} played"
     done = len(view.of(phase.name))
     if phase.steps and done:
         share = min(1.0, done / phase.steps)
@@ -248,14 +251,16 @@ def _ages(shares: dict[int, float]) -> Text:
 def _beside(view: RunView, lane: str, now: float) -> str:
     """What is worth knowing beside how busy a lane is."""
     role, _, cluster = lane.partition("/")
-    if role == "rollout" and cluster in view.rollouts:
-        rollout = view.rollouts[cluster]
-        return f"{rollout.in_flight} in flight, {rollout.open_slots} slots"
+    if role == "rollout":
+        rollout = view.rollouts.get(cluster)
+        if rollout is not None:
+            return f"{rollout.in_flight} in flight, {rollout.open_slots} slots"
+        return f"{view.open_slots(cluster)} slots open"
     if role == "engine":
         found = [engine for name, engine in view.engines.items() if name.startswith(f"{cluster}/")]
         if found:
             speed = sum(engine.tokens_per_s for engine in found)
             return f"v{min(engine.serving for engine in found)}, {units.count(speed)} tok/s"
     if role == "train":
-        return f"waits {units.percent(view.doing_frac(lane, 'wait', now - RECENT_S, now))}"
+        return f"waits {units.percent(view.waiting_frac(now - RECENT_S, now))}"
     return ""

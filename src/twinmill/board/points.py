@@ -28,6 +28,49 @@ class PhaseMark(Point, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
+class Experts(Point, frozen=True, kw_only=True):
+    """Kind "experts": how many of the transcripts that SFT waits for have been played."""
+
+    done: int
+    of: int
+
+
+class Cpu(Point, frozen=True, kw_only=True):
+    """Kind "cpu": processor and wall time of a process since its start."""
+
+    lane: str
+    cpu_s: float
+    wall_s: float
+
+
+class AttemptEnd(Point, frozen=True, kw_only=True):
+    """Kind "attempt": an attempt has ended. `failure` = it was lost to infrastructure; `finished` False = it is run
+    again, or its slot is dropped."""
+
+    cluster: str
+    slot: int
+    attempt: int
+    start: float
+    end: float
+    reward: float | None = None
+    stop: str = ""
+    turns: int = 0
+    sampled: int = 0
+    engine_s: float = 0.0
+    machine_s: float = 0.0
+    finished: bool = True
+    failure: str | None = None
+
+
+class PairedGain(Point, frozen=True, kw_only=True):
+    """Kind "gain": pass@1 of `version` less that of version 0 on the same tasks, in percentage points."""
+
+    version: int
+    points: float
+    ci_low: float
+    ci_high: float
+
+
 class Step(Point, frozen=True, kw_only=True):
     """Kind "train"."""
 
@@ -35,9 +78,9 @@ class Step(Point, frozen=True, kw_only=True):
 
     @property
     def loss(self) -> float | None:
-        """The loss that was minimised: the part "total", or "loss", or the only one; None = none of these."""
+        """The loss that is worth a curve: its total, or its main part, or its only one; None = none of these."""
         parts = self.report.loss
-        for name in ("total", "loss"):
+        for name in ("total", "loss", "cross_entropy", "policy"):
             if name in parts:
                 return parts[name]
         return next(iter(parts.values())) if len(parts) == 1 else None

@@ -18,7 +18,7 @@ from . import lanes, units
 from .curves import Axes, Curve, curves, legend
 from .panels import event_line
 from .state import IDLE, RunView
-from .summary import gain, held_out_words, summary
+from .summary import gain_of, held_out_words, summary
 from .theme import DARK, LIGHT, MARKERS, Palette, to_css, variables
 
 _TEMPLATE = "report.html"
@@ -64,12 +64,8 @@ def page_html(view: RunView, *, title: str, record: RunRecord | None = None) -> 
         seconds=units.clock(view.seconds),
         tiles=tiles(view),
         sections=sections,
-        whole=_svg((11, 0.5 + 0.45 * len(view.lanes())), lambda axes, c: lanes.draw_whole(axes, view, c))
-        if view.spans
-        else "",
-        close_up=_svg((11, 0.55 + 0.5 * len(view.lanes())), lambda axes, c: lanes.draw_close_up(axes, view, c))
-        if lanes.close_up(view)
-        else "",
+        whole=_lanes_svg(view, lanes.draw_whole, 0.45, 1.0) if view.lanes() else "",
+        close_up=_lanes_svg(view, lanes.draw_close_up, 0.5, 2.2) if lanes.close_up(view) else "",
         doings=[(what, "grid" if what in IDLE else hue) for what, hue in lanes.colours(view).items()],
         curves=[(curve, _curve_svg(curve, view)) for curve in curves(view)],
         events=[(event.level, event_line(event)) for event in view.events[-_EVENTS:]],
@@ -86,7 +82,7 @@ def tiles(view: RunView) -> list[Tile]:
     pair, evals = view.before_and_after(), view.held_out()
     if pair:
         before, after = pair
-        change = gain(before, after)
+        change, _ = gain_of(view, before, after)
         note = f"from {units.percent(before.pass_at_1, 1)}; gain {units.points(change.points)} points"
         interval = f" [{units.points(change.low)}, {units.points(change.high)}]"
         found.append(Tile("held-out pass@1", units.percent(after.pass_at_1, 1), note + interval))
@@ -95,7 +91,7 @@ def tiles(view: RunView) -> list[Tile]:
     steps = view.of("rl")
     if len(steps) > 1:
         busy = view.busy_frac("train", steps[0].t, steps[-1].t)
-        waits = view.doing_frac("train", "wait", steps[0].t, steps[-1].t)
+        waits = view.waiting_frac(steps[0].t, steps[-1].t)
         found.append(Tile("trainer busy in RL", units.percent(busy), f"waits for episodes {units.percent(waits, 1)}"))
     rows = {(row.section, row.name): row for row in summary(view)}
     for name, key in (
@@ -115,21 +111,22 @@ def picture_png(view: RunView, *, title: str) -> bytes:
     from matplotlib.figure import Figure
 
     drawn = [curve for curve in curves(view) if curve.id in _PICTURE_CURVES]
-    shows = [lanes.draw_close_up] if lanes.close_up(view) else []
-    shows += [lanes.draw_whole] if view.spans else []
+    shows = [(lanes.draw_close_up, 2.2)] if lanes.close_up(view) else []
+    shows += [(lanes.draw_whole, 1.0)] if view.lanes() else []
     rows = -(-len(drawn) // 3)
-    heights = [0.75, *([0.4 * len(view.lanes()) + 0.75] * len(shows)), *([2.35 * rows] if rows else [])]
+    pictures = [0.4 * lanes.height(view, tall=tall) + 0.75 for _, tall in shows]
+    heights = [0.75, *pictures, *([2.35 * rows] if rows else [])]
     figure = Figure(figsize=(12, sum(heights)), dpi=150, facecolor=LIGHT["paper"], layout="constrained")
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     for part in parts:
         part.set_facecolor("none")
     _headline(parts[0], view, title)
-    for part, show in zip(parts[1:], shows):
+    for part, (show, _) in zip(parts[1:], shows):
         axes = part.subplots()
         show(axes, view, LIGHT)
         words = "A few seconds of RL" if show is lanes.draw_close_up else "The whole run"
         axes.set_title(words, loc="left", fontsize=10, fontweight="bold", color=LIGHT["ink"], pad=4)
-        if show is shows[0]:
+        if show is shows[0][0]:
             _doings(axes, view)
     if drawn:
         _grid(parts[-1], drawn, view)
@@ -167,6 +164,11 @@ def _doings(axes: Axes, view: RunView) -> None:
     patches = [Patch(color=LIGHT["grid" if what in IDLE else hue], label=what) for what, hue in hues.items()]
     legend(axes, LIGHT, handles=patches, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=len(patches),
            handlelength=0.9, handleheight=0.9)  # fmt: skip
+
+
+def _lanes_svg(view: RunView, draw: Callable[[Axes, RunView, Palette], None], row: float, tall: float) -> str:
+    """`row`: inches of one lane; `tall`: how many of them a lane of attempts takes."""
+    return _svg((11, 0.5 + row * lanes.height(view, tall=tall)), lambda axes, colour: draw(axes, view, colour))
 
 
 def _curve_svg(curve: Curve, view: RunView) -> str:

@@ -17,10 +17,14 @@ import msgspec
 from twinmill.records.samples import StepReport
 
 from .points import (
+    AttemptEnd,
+    Cpu,
     EngineNow,
     Eval,
     Event,
+    Experts,
     Heldout,
+    PairedGain,
     PhaseMark,
     Point,
     Publish,
@@ -33,6 +37,10 @@ from .points import (
 
 IDLE = frozenset({"wait", "idle"})
 """spans that are shown, with their cause, but are not work"""
+
+
+_SOURCES = {"corpus": "midtrain", "chats": "sft", "groups": "rl"}
+"""what a step was trained on -> the phase it belongs to"""
 
 
 @dataclass
@@ -57,6 +65,9 @@ class RunView:
     phases: list[Phase] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     evals: list[Eval] = field(default_factory=list)
+    gains: dict[int, PairedGain] = field(default_factory=dict)
+    """version -> its gain over version 0"""
+    experts: Experts | None = None
     heldout: list[Heldout] = field(default_factory=list)
     publishes: list[Publish] = field(default_factory=list)
     swaps: list[Swap] = field(default_factory=list)
@@ -67,6 +78,9 @@ class RunView:
     """cluster -> latest"""
     spans: dict[str, list[Span]] = field(default_factory=dict)
     """lane -> spans, by their end"""
+    cpu: dict[str, list[Cpu]] = field(default_factory=dict)
+    """lane -> processor time of its process"""
+    attempts: list[AttemptEnd] = field(default_factory=list)
     slots: dict[int, SlotMark] = field(default_factory=dict)
     """slot -> latest"""
     events: list[Event] = field(default_factory=list)
@@ -96,25 +110,40 @@ class RunView:
         return 0.0 if self.first is None or self.last is None else self.last - self.first
 
     def lanes(self) -> list[str]:
-        """Lanes in the order of the picture: the training mill, then per cluster its rollout process and
-        engines."""
-        return sorted(self.spans, key=lambda lane: (lane != "train", lane.partition("/")[2], lane.startswith("engine")))
+        """Lanes in the order of the picture: the training mill, then per cluster its rollout process and engines, then
+        what belongs to no cluster."""
+        lanes = {*self.spans, *(f"rollout/{attempt.cluster}" for attempt in self.attempts)}
+        return sorted(
+            lanes, key=lambda lane: (lane != "train", "/" not in lane, lane.partition("/")[2], lane[0] == "e")
+        )
+
+    def attempts_of(self, lane: str) -> list[AttemptEnd]:
+        """Attempts that a rollout lane is made of."""
+        return [attempt for attempt in self.attempts if lane == f"rollout/{attempt.cluster}"]
+
+    def open_slots(self, cluster: str) -> int:
+        return sum(mark.event == "admit" and mark.cluster == cluster for mark in self.slots.values())
 
     def busy_frac(self, lane: str, start: float, end: float) -> float | None:
-        """Share of [start, end] in which the lane worked; overlapping spans count once. None = it has no
-        spans."""
+        """Share of [start, end] in which the lane worked; overlapping spans count once. Without spans: the processor
+        time of its process. None = it has neither."""
         spans = self.spans.get(lane)
         if not spans or end <= start:
-            return None
-        work = [span for span in _since(spans, start) if span.what not in IDLE]
-        return _covered(work, start, end) / (end - start)
+            return self.cpu_frac(lane, start, end)
+        return _covered([span for span in _since(spans, start) if span.what not in IDLE], start, end) / (end - start)
 
-    def doing_frac(self, lane: str, what: str, start: float, end: float) -> float | None:
-        """Share of [start, end] in which the lane did `what`."""
-        spans = self.spans.get(lane)
-        if not spans or end <= start:
+    def cpu_frac(self, lane: str, start: float, end: float) -> float | None:
+        """Processor time of the lane's process per second of [start, end]; above 1 with several threads. None = not
+        known: fewer than two samples, or a new life in between."""
+        points = [point for point in self.cpu.get(lane, []) if start <= point.t <= end]
+        if len(points) < 2 or points[-1].wall_s <= points[0].wall_s:
             return None
-        return _covered([span for span in _since(spans, start) if span.what == what], start, end) / (end - start)
+        return (points[-1].cpu_s - points[0].cpu_s) / (points[-1].wall_s - points[0].wall_s)
+
+    def waiting_frac(self, start: float, end: float) -> float:
+        """Share of [start, end] in which the trainer had nothing to train on, as the steps that ended there report."""
+        waits = [s.report.seconds.get("wait", 0.0) for s in self.of("rl") if start < s.t <= end]
+        return min(1.0, sum(waits) / (end - start)) if end > start else 0.0
 
     def staleness(self, last_steps: int | None = None) -> dict[int, float]:
         """Age in versions -> share of the tokens that RL trained on; over the last steps, or all (None)."""
@@ -180,6 +209,7 @@ def _point(kind: str, line: dict[str, Any]) -> Point:
     if kind != "train":
         return msgspec.convert(line, _KINDS[kind], strict=False)
     fields = {name: value for name, value in line.items() if name not in ("t", "kind", "process")}
+    fields["source"] = _SOURCES.get(fields["source"], fields["source"])
     report = msgspec.convert(fields, StepReport, strict=False, str_keys=True)
     return Step(t=float(line["t"]), process=str(line.get("process", "")), report=report)
 
@@ -207,6 +237,26 @@ def _take_rollout(view: RunView, now: RolloutNow) -> None:
         _count(view, f"rollout {now.cluster}", counter, getattr(now, counter))
 
 
+def _take_attempt(view: RunView, attempt: AttemptEnd) -> None:
+    view.attempts.append(attempt)
+    for counter, value in (
+        ("episodes", 1),
+        ("infra_failures", attempt.failure is not None),
+        ("lost", not attempt.finished),
+        ("machine_s", attempt.machine_s),
+        ("engine_wait_s", attempt.engine_s),
+    ):
+        view.totals[counter] = view.totals.get(counter, 0) + value
+
+
+def _take_experts(view: RunView, experts: Experts) -> None:
+    view.experts = experts
+
+
+def _take_gain(view: RunView, gain: PairedGain) -> None:
+    view.gains[gain.version] = gain
+
+
 def _count(view: RunView, who: str, counter: str, value: float) -> None:
     """A counter that runs from a process's start: where it falls, the process was started again."""
     before = view._counted.get((who, counter), 0)
@@ -226,6 +276,10 @@ def _take_slot(view: RunView, mark: SlotMark) -> None:
 _KINDS: dict[str, type[Point]] = {
     "phase": PhaseMark,
     "eval": Eval,
+    "experts": Experts,
+    "gain": PairedGain,
+    "attempt": AttemptEnd,
+    "cpu": Cpu,
     "heldout": Heldout,
     "publish": Publish,
     "swap": Swap,
@@ -240,6 +294,10 @@ _TAKERS: dict[str, Callable[[RunView, Any], None]] = {
     "phase": _take_phase,
     "train": lambda view, point: view.steps.append(point),
     "eval": lambda view, point: view.evals.append(point),
+    "experts": _take_experts,
+    "gain": _take_gain,
+    "attempt": _take_attempt,
+    "cpu": lambda view, point: view.cpu.setdefault(point.lane, []).append(point),
     "heldout": lambda view, point: view.heldout.append(point),
     "publish": lambda view, point: view.publishes.append(point),
     "swap": lambda view, point: view.swaps.append(point),

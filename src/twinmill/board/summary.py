@@ -39,6 +39,14 @@ def gain(before: Eval, after: Eval) -> Gain:
     return Gain(points, low, high)
 
 
+def gain_of(view: RunView, before: Eval, after: Eval) -> tuple[Gain, str]:
+    """The gain, and what its interval rests on: the evaluator's own, paired by task, where it gave one."""
+    paired = view.gains.get(after.version)
+    if paired is not None and before.version == 0:
+        return Gain(paired.points / 100, paired.ci_low / 100, paired.ci_high / 100), "the same tasks, paired"
+    return gain(before, after), "the two evals taken as independent"
+
+
 def summary(view: RunView) -> list[Row]:
     """Rows for what the run has done; what it has not done has no row."""
     return [*_learning(view), *_loop(view), *_overlap(view), *_weights(view), *_numerics(view), *_health(view)]
@@ -75,14 +83,14 @@ def _learning(view: RunView) -> Iterator[Row]:
     evals = view.held_out()
     if pair:
         before, after = pair
-        change = gain(before, after)
+        change, how = gain_of(view, before, after)
         basis = f"{before.tasks} and {after.tasks} tasks" if before.tasks != after.tasks else f"{after.tasks} tasks"
         yield Row("learning", "pass@1, start of RL", held_out_words(before), f"{basis}, {_temperature(view, before)}")
         yield Row(
             "learning", "pass@1, end of RL", held_out_words(after), f"v{after.version}, {_temperature(view, after)}"
         )
         value = f"{units.points(change.points)} [{units.points(change.low)}, {units.points(change.high)}] points"
-        yield Row("learning", "gain", value, "the two evals taken as independent", change.low > 0)
+        yield Row("learning", "gain", value, how, change.low > 0)
         if before.pass_at_8 is not None and after.pass_at_8 is not None:
             value = f"{units.percent(before.pass_at_8, 1)} → {units.percent(after.pass_at_8, 1)}"
             yield Row("learning", "pass@8", value, "held-out tasks")
@@ -131,8 +139,9 @@ def _overlap(view: RunView) -> Iterator[Row]:
     start, end = steps[0].t, steps[-1].t
     for lane in view.lanes():
         busy = view.busy_frac(lane, start, end)
-        waits = view.doing_frac(lane, "wait", start, end)
-        note = f"waits {units.percent(waits, 1)}" if lane == "train" else ""
+        note = f"waits {units.percent(view.waiting_frac(start, end), 1)}" if lane == "train" else ""
+        if busy is not None and lane not in view.spans:
+            note = "processor time of its process"
         yield Row("busy during RL", lane, units.percent(busy), note)
 
 
