@@ -71,6 +71,7 @@ DOINGS = {
     "wait": "grey",
     "prefill": "teal",
     "decode": "green",
+    "generate": "green",
     "score": "sky",
     "swap": "red",
     "tools": "yellow",
