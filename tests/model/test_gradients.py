@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from twinmill.model import attention, logprob
+from twinmill.model import attention, logprob, segments
 from twinmill.model.attention import SegmentAttention
 from twinmill.model.config import ModelConfig
 from twinmill.model.experts import apply_experts, swiglu
@@ -50,13 +50,14 @@ def test_experts(parity):
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_attention(keep, monkeypatch):
-    monkeypatch.setattr(attention, "QUERY_BLOCK", 8)
+@pytest.mark.parametrize("parents", [None, (-1, -1, 1, 0, 1)])
+def test_attention(keep, parents, monkeypatch):
+    monkeypatch.setattr(segments, "QUERY_BLOCK", 8)
+    monkeypatch.setattr(segments, "KEY_PAD", 8)
     monkeypatch.setattr(attention, "KEY_BLOCK", 16)
-    monkeypatch.setattr(attention, "KEY_PAD", 8)
     monkeypatch.setattr(attention, "KEEP_PROBABILITIES", 10**9 if keep else 0)
     config = ModelConfig(family="llama", vocab=8, width=8, layers=1, heads=4, kv_heads=2, head_dim=2, intermediate=8)
-    attend = SegmentAttention(config, (3, 20, 1, 19, 7))  # two buckets, ragged blocks
+    attend = SegmentAttention(config, (3, 20, 1, 19, 7), parents)  # two buckets, ragged blocks
     assert gradcheck(lambda q, k, v: attend(0, q, k, v), (leaf(50, 4, 2), leaf(50, 2, 2), leaf(50, 2, 2)))
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from twinmill.model.attention import KEY_PAD, mix, padded, probabilities
+from twinmill.model.attention import mix, probabilities
 from twinmill.model.parity import MIN_ROWS, Parity, linear
+from twinmill.model.segments import KEY_PAD, padded
 
 from .sizes import NANO, sharp
 
@@ -83,3 +84,26 @@ def test_hidden_keys_and_other_rows_leave_no_trace(seen):
     for rows in (4, 5, 6, 7, 8, 12, 63, 64, 192):
         for keys in range(padded(seen), 1025, KEY_PAD):
             assert torch.equal(attend(rows, keys), want[:, :rows]), (rows, keys)
+
+
+@torch.no_grad()
+def test_a_shared_prompt_equals_segments_written_out_in_full(decoder):
+    generator = torch.Generator().manual_seed(4)
+    prompts = [torch.randint(0, NANO.vocab, (n,), generator=generator) for n in (90, 3)]
+    tails = [torch.randint(0, NANO.vocab, (n,), generator=generator) for n in (40, 1, 70, 33, 5)]
+    parents = [-1, 0, 0, -1, 3, 0, 3]
+    parts = [prompts[0], tails[0], tails[1], prompts[1], tails[2], tails[3], tails[4]]
+    begins = [0 if p < 0 else len(parts[p]) for p in parents]
+    positions = torch.cat([torch.arange(b, b + len(part)) for b, part in zip(begins, parts)])
+    shared = decoder(torch.cat(parts), positions, [len(part) for part in parts], parents=parents)
+    for part, parent, hidden in zip(parts, parents, shared.hidden.split([len(part) for part in parts])):
+        full = part if parent < 0 else torch.cat((parts[parent], part))
+        want = decoder(full, torch.arange(len(full)), [len(full)]).hidden[-len(part) :]
+        assert torch.equal(hidden, want)
+
+
+def test_a_parent_may_not_have_a_parent(decoder):
+    ids = torch.zeros(6, dtype=torch.int64)
+    for parents in ([-1, 0, 1], [-1, 0], [3, -1, -1]):
+        with pytest.raises(ValueError, match="parents"):
+            decoder(ids, ids, [2, 2, 2], parents=parents)

@@ -76,3 +76,22 @@ def test_refilled_experts_are_distinct_for_any_input():
 def test_aux_loss_is_one_when_even():
     scores = torch.eye(4).repeat(5, 1) * 0.6 + 0.1
     assert route(scores, 1, True, None, 0.0).aux_loss.item() == pytest.approx(1.0)
+
+
+def test_gradients_through_a_shared_prompt_are_those_of_the_segments_in_full():
+    (prompt, *_), (left, *_), (right, *_) = (packed([n], n) for n in (30, 12, 9))
+    grads = []
+    for parts, positions, parents in (
+        ((prompt, left, right), [range(30), range(30, 42), range(30, 39)], [-1, 0, 0]),
+        ((prompt, left, prompt, right), [range(42), range(39)], None),
+    ):
+        decoder = sharp(TINY)
+        lens = [len(p) for p in parts] if parents else [42, 39]
+        ids, where = torch.cat(parts), torch.tensor([p for span in positions for p in span])
+        output = decoder(ids, where, lens, parents=parents)
+        mask = where[1:] > 30  # loss on the tails alone
+        scored = decoder.logprobs(output.hidden[:-1][mask], ids[1:][mask])
+        (scored * torch.arange(1.0, len(scored) + 1)).sum().backward()
+        grads.append([p.grad for p in decoder.parameters()])
+    for shared, full in zip(*grads):
+        torch.testing.assert_close(shared, full, atol=1e-4, rtol=1e-4)

@@ -9,33 +9,23 @@ The query heads that share a key head are stacked as rows of one matrix (row = p
 and values are never copied per head. Z = sequences * kv_heads, R = query rows, P = keys.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from .config import ModelConfig
-from .parity import MIN_ROWS
+from .segments import Block, Bucket, Plan, plan
 
-KEY_PAD = 64
-"""keys come in multiples of this: vector kernels treat a ragged tail differently"""
 KEY_BLOCK = 128
 """keys per partial sum: longer sums are split differently by different numbers of rows"""
-QUERY_BLOCK = 64
-"""positions per block: small blocks skip more of the upper triangle, large ones make larger matrix products"""
 KEEP_PROBABILITIES = 2**24
-"""numbers per layer that the backward may find instead of recomputing them (64 MiB)"""
-
-
-def padded(keys: int) -> int:
-    """`keys` rounded up to what `probabilities` takes."""
-    return -(-keys // KEY_PAD) * KEY_PAD
+"""numbers per layer that the backward may find instead of computing them again (64 MiB)"""
 
 
 def probabilities(q: Tensor, k: Tensor, first: int, hidden: Tensor) -> Tensor:
-    """q [Z, R, head_dim], k [Z, P, head_dim] -> [Z, R, P].
+    """q [Z, R, head_dim], k [Z, P, head_dim] -> [Z, R, P]. P is a multiple of KEY_PAD.
 
     `hidden` [Z or 1, R or 1, P - first], bool: which of the keys from `first` on a row must not see; all rows see the
     keys before `first`.
@@ -54,130 +44,54 @@ def mix(weights: Tensor, v: Tensor) -> Tensor:
 
 
 class SegmentAttention:
-    """Each segment attends causally to itself alone. One instance serves all layers of one forward."""
+    """model.transformer.Attend over packed segments. One instance serves all layers of one forward."""
 
-    def __init__(self, config: ModelConfig, segment_lens: Sequence[int]) -> None:
-        self.buckets = [_bucket(group, config) for group in _group(segment_lens)]
-        self.back = _inverse(self.buckets, sum(segment_lens) * config.kv_heads)
+    def __init__(self, config: ModelConfig, lens: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        self._plan = plan(config, lens, parents)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads * head_dim]"""
-        return _SegmentAttention.apply(q, k, v, self.buckets, self.back)
-
-
-class Block(NamedTuple):
-    """QUERY_BLOCK positions of all segments that are long enough to have them."""
-
-    z: int
-    """segments * kv_heads; a prefix of the bucket, whose segments are sorted by length"""
-    rows: slice
-    """of the query rows"""
-    first: int
-    """position of the first query"""
-    keys: int
-    hidden: Tensor
-    """[1, R, keys - first]"""
-
-
-class Bucket(NamedTuple):
-    """Segments of similar length, longest first, padded to `width` positions."""
-
-    width: int
-    packed_rows: Tensor
-    """[Z * width]: which row of the packed axis [T * kv_heads] stands here; padding repeats row 0"""
-    padding: Tensor
-    """which of packed_rows are padding"""
-    blocks: tuple[Block, ...]
-
-    @property
-    def size(self) -> int:
-        """numbers in all probabilities"""
-        return sum(b.z * (b.rows.stop - b.rows.start) * b.keys for b in self.blocks)
-
-
-def _group(lens: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """(start, length) of every segment, longest first, cut where a length falls below half of its group's longest."""
-    starts = torch.tensor([0, *lens]).cumsum(0).tolist()
-    groups: list[list[tuple[int, int]]] = []
-    for start, length in sorted(zip(starts, lens), key=lambda segment: -segment[1]):
-        if not groups or 2 * length < groups[-1][0][1]:
-            groups.append([])
-        groups[-1].append((start, length))
-    return groups
-
-
-def _bucket(group: list[tuple[int, int]], config: ModelConfig) -> Bucket:
-    starts, lens = torch.tensor(group).T
-    width = padded(group[0][1])
-    along = torch.arange(width)
-    valid = along < lens[:, None]
-    rows = torch.where(valid, starts[:, None] + along, 0)
-    heads = torch.arange(config.kv_heads)[:, None]
-    rows = (rows[:, None] * config.kv_heads + heads) * valid[:, None]
-    padding = (~valid)[:, None].expand(rows.shape).flatten().nonzero()[:, 0]
-    return Bucket(width, rows.flatten(), padding, tuple(_blocks([length for _, length in group], config)))
-
-
-def _blocks(lens: list[int], config: ModelConfig) -> Iterator[Block]:
-    group = config.heads // config.kv_heads
-    for first in range(0, lens[0], QUERY_BLOCK):
-        # at least MIN_ROWS query rows: a few padded positions ride along
-        last = min(first + QUERY_BLOCK, -(-lens[0] // MIN_ROWS) * MIN_ROWS)
-        z = sum(length > first for length in lens) * config.kv_heads
-        keys = padded(last)
-        rows = torch.arange(first, last).repeat_interleave(group)
-        hidden = torch.arange(first, keys) > rows[:, None]
-        yield Block(z, slice(first * group, last * group), first, keys, hidden[None])
-
-
-def _inverse(buckets: list[Bucket], rows: int) -> Tensor:
-    """[T * kv_heads]: where each packed row stands in the buckets' rows laid end to end."""
-    back = torch.empty(rows, dtype=torch.int64)
-    offset = 0
-    for bucket in buckets:
-        at = torch.arange(offset, offset + len(bucket.packed_rows))
-        real = torch.ones(len(at), dtype=torch.bool).index_fill_(0, bucket.padding, False)
-        back[bucket.packed_rows[real]] = at[real]
-        offset += len(at)
-    return back
+        return _SegmentAttention.apply(q, k, v, self._plan)
 
 
 class _SegmentAttention(Function):
-    """Probabilities are kept for the backward while they are small, else computed again."""
+    """Probabilities are kept for the backward while they are few, else computed again."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, buckets: list[Bucket], back: Tensor) -> Tensor:
-        ctx.keep = sum(bucket.size for bucket in buckets) <= KEEP_PROBABILITIES
-        ctx.buckets, ctx.back, ctx.shapes = buckets, back, [x.shape for x in (q, k, v)]
-        packed = [x.reshape(len(back), -1) for x in (q, k, v)]
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, layout: Plan) -> Tensor:
+        ctx.keep = sum(bucket.size for bucket in layout.buckets) <= KEEP_PROBABILITIES
+        ctx.layout, ctx.shapes = layout, [x.shape for x in (q, k, v)]
+        packed_q, packed_k, packed_v = (x.reshape(len(layout.query_back), -1) for x in (q, k, v))
         saved, outs = [], []
-        for bucket in buckets:
-            q, k, v = (_gather(x, bucket, q.shape[-1]) for x in packed)
-            out = torch.zeros_like(q)
-            saved += [q, k, v, out]
-            outs.append(out.view(len(bucket.packed_rows), -1))
+        for bucket in layout.buckets:
+            qs = _gather(packed_q, bucket.query_rows, q.shape[-1])
+            ks, vs = (_gather(x, bucket.key_rows, q.shape[-1]) for x in (packed_k, packed_v))
+            out = torch.zeros_like(qs)
             for block in bucket.blocks:
-                weights = _weights(block, q, k)
-                out[: block.z, block.rows] = mix(weights, v[: block.z, : block.keys])
+                weights = _weights(block, qs, ks)
+                out[: block.z, block.rows] = mix(weights, vs[: block.z, : block.keys])
                 if ctx.keep:
                     saved.append(weights)
+            saved += [qs, ks, vs, out]
+            outs.append(out)
         ctx.save_for_backward(*saved)
-        return _scatter(outs, back).view(ctx.shapes[0][0], -1)
+        return _scatter(outs, layout.query_back, packed_q.shape[1]).view(len(q), -1)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        saved = iter(ctx.saved_tensors)
-        grad = grad.reshape(len(ctx.back), -1)
+        saved, layout = iter(ctx.saved_tensors), ctx.layout
+        grad = grad.reshape(len(layout.query_back), -1)
         parts: tuple[list[Tensor], ...] = ([], [], [])
-        for bucket in ctx.buckets:
+        for bucket in layout.buckets:
+            kept = [next(saved) if ctx.keep else None for _ in bucket.blocks]
             q, k, v, out = (next(saved) for _ in range(4))
-            weights = [next(saved) for _ in bucket.blocks] if ctx.keep else [None] * len(bucket.blocks)
-            by_out = _gather(grad, bucket, q.shape[-1])
-            by_out.view(len(bucket.packed_rows), -1).index_fill_(0, bucket.padding, 0.0)
-            for part, x in zip(parts, _bucket_backward(bucket, by_out, q, k, v, out, weights)):
-                part.append(x.view(len(bucket.packed_rows), -1))
-        by_q, by_k, by_v = (_scatter(part, ctx.back).view(shape) for part, shape in zip(parts, ctx.shapes))
-        return by_q, by_k, by_v, None, None
+            by_out = _gather(grad, bucket.query_rows, q.shape[-1])
+            by_out.view(bucket.query_rows.numel(), -1).index_fill_(0, bucket.query_padding, 0.0)
+            for part, x in zip(parts, _bucket_backward(bucket, by_out, q, k, v, out, kept)):
+                part.append(x)
+        by_q = _scatter(parts[0], layout.query_back, grad.shape[1]).view(ctx.shapes[0])
+        by_k, by_v = (_collect(part, layout).view(ctx.shapes[1]) for part in parts[1:])
+        return by_q, by_k, by_v, None
 
 
 def _weights(block: Block, q: Tensor, k: Tensor) -> Tensor:
@@ -202,12 +116,28 @@ def _bucket_backward(
     return by_q, by_k, by_v
 
 
-def _gather(packed: Tensor, bucket: Bucket, head_dim: int) -> Tensor:
-    """[T * kv_heads, n * head_dim] -> [Z, width * n, head_dim]"""
-    rows = packed.index_select(0, bucket.packed_rows)
-    return rows.view(len(rows) // bucket.width, -1, head_dim)
+def _gather(packed: Tensor, rows: Tensor, head_dim: int) -> Tensor:
+    """packed [T * kv_heads, n * head_dim], rows [Z, m] -> [Z, m * n, head_dim]"""
+    return packed.index_select(0, rows.flatten()).view(len(rows), -1, head_dim)
 
 
-def _scatter(rows: list[Tensor], back: Tensor) -> Tensor:
-    """The inverse of _gather over all buckets: [T * kv_heads, n * head_dim]"""
+def _scatter(buckets: list[Tensor], back: Tensor, width: int) -> Tensor:
+    """The inverse of _gather, bucket by bucket: [T * kv_heads, width]"""
+    rows = [x.view(-1, width) for x in buckets]
     return (rows[0] if len(rows) == 1 else torch.cat(rows)).index_select(0, back)
+
+
+def _collect(buckets: list[Tensor], layout: Plan) -> Tensor:
+    """Gradients by keys (or values): each segment's own, and on the parents' what their children add.
+
+    buckets [Z, P, head_dim] each -> [T, kv_heads, head_dim]
+    """
+    head_dim = buckets[0].shape[-1]
+    kv_heads = len(buckets[0]) // len(layout.buckets[0].segments)
+    total = _scatter(buckets, layout.key_back, head_dim).view(-1, kv_heads, head_dim)
+    for bucket, by_keys in zip(layout.buckets, buckets):
+        for segment, by_heads in zip(bucket.segments, by_keys.split(kv_heads)):
+            if segment.prefix:
+                parent = slice(segment.prefix_start, segment.prefix_start + segment.prefix)
+                total[parent] += by_heads[:, : segment.prefix].transpose(0, 1)
+    return total

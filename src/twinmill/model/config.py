@@ -52,7 +52,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     kv_heads: int
     head_dim: int
     intermediate: int = 0
-    """width of a dense MLP; 0 = every layer is a mixture"""
+    """width of a dense MLP; without meaning where every layer is a mixture"""
     experts: int = 0
     """per mixture layer; 0 = dense model"""
     top_k: int = 0
@@ -224,8 +224,8 @@ def _structure(raw: Mapping[str, Any], fields: Mapping[str, Any], moe: bool) -> 
     if moe:
         layers = range(fields["layers"])
         out["dense_layers"] = tuple(i for i in layers if i in dense or not step or (i + 1) % step)
-    if not moe or out["dense_layers"]:
-        out["intermediate"] = raw["intermediate_size"]
+    needed = not moe or out["dense_layers"]
+    out["intermediate"] = raw["intermediate_size"] if needed else raw.get("intermediate_size", 0)
     return out | _rope(raw)
 
 
@@ -264,7 +264,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "torch_dtype": "bfloat16",
         "num_key_value_heads": config.kv_heads,
         "head_dim": config.head_dim,
-        "intermediate_size": config.intermediate or 4 * config.width,
+        "intermediate_size": config.intermediate,
         "attention_bias": config.out_bias,
         "rope_theta": config.rope_theta,
         "rope_scaling": _rope_scaling(config),

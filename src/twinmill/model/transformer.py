@@ -112,15 +112,20 @@ class Decoder(nn.Module):
         segment_lens: Sequence[int],
         experts: IntTensor | None = None,
         replay_floor: float = 0.0,
+        parents: Sequence[int] | None = None,
     ) -> Output:
         """Packed rows: token_ids, positions [T]; segment_lens add up to T; experts [T, L, top_k], -1 = choose freely.
+
+        parents[i]: the segment that segment i continues (-1 = none), so that a prompt which many segments share is
+        computed once; their positions go on where its end. Results are those of the segments written out in full.
+        (Leave the last shared token to the children: a token is predicted by the row before it.)
 
         A recorded expert is kept iff its score is at least `replay_floor` times the lowest score of the router's own
         top k; holes are refilled from the router's own choice in order.
         """
         if sum(segment_lens) != len(token_ids):
             raise ValueError(f"segment_lens add up to {sum(segment_lens)}, but there are {len(token_ids)} tokens")
-        attend = SegmentAttention(self.config, segment_lens)
+        attend = SegmentAttention(self.config, segment_lens, parents)
         return self.run(token_ids, positions, attend, experts, replay_floor)
 
     def run(

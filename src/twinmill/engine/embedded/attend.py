@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from twinmill.model.attention import QUERY_BLOCK, mix, padded, probabilities
+from twinmill.model.attention import mix, probabilities
 from twinmill.model.config import ModelConfig, Parity
 from twinmill.model.parity import MIN_ROWS, pads
+from twinmill.model.segments import QUERY_BLOCK, padded
 
 from .kv import KvCache
 

@@ -38,7 +38,7 @@ def common_prefix(a: Ids, b: Ids) -> int:
 
 class KvCache:
     def __init__(self, config: ModelConfig, slots: int, context: int) -> None:
-        """context: positions per slot, a multiple of attention.KEY_PAD."""
+        """context: positions per slot, a multiple of segments.KEY_PAD."""
         self.kv = torch.zeros(config.layers, 2, slots, config.kv_heads, context, config.head_dim)
         """[layers, k or v, slots, kv_heads, context, head_dim]; what lies beyond a slot's length is finite"""
         self.ids = np.zeros((slots, context), np.int64)
