@@ -67,9 +67,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """what is attempted: tinyrepo:LEVEL, humaneval, harbor:FOLDER"""
     split: str = "train"
     """split of the task set that RL draws from"""
-    store_url: str = ""
-    """where the logs and objects lie: a folder, memory://, s3://...; "" = inside the run folder"""
     store: StoreConfig = StoreConfig()
+    """where the logs and objects lie: a folder or s3://...; url "" = inside the run folder"""
     corpus: CorpusConfig = CorpusConfig()
     midtrain: Midtrain | None = None
     experts: Experts | None = None

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from twinmill import __version__
 from twinmill.cli.blocks import ConfigError
+from twinmill.launch.lines import LinePrinter
 from twinmill.launch.lock import RunLock
 from twinmill.launch.outcome import Ending, Notice, Outcome
 from twinmill.launch.spec import ProcessSpec, Restart
@@ -136,7 +137,6 @@ def supervise(folder: RunFolder, lock: RunLock) -> int:
     from twinmill.board.live import Board
     from twinmill.board.report import write_report
     from twinmill.board.summary import table
-    from twinmill.launch.lines import LinePrinter
 
     processes, main = specs(folder)
     started, title = time.time(), folder.path.name
@@ -159,14 +159,11 @@ def supervise(folder: RunFolder, lock: RunLock) -> int:
     page, picture = write_report(board.view, folder.path, title=title, record=folder.record)
     console.print(table(board.view, title=title))
     console.print(f"{time.time() - started:.0f} s; report {page}, picture {picture.name}", soft_wrap=True)
-    return _end(outcome, folder)
+    return _end(outcome, folder, printer)
 
 
-def _end(outcome: Outcome, folder: RunFolder) -> int:
-    if outcome.ending is Ending.DONE:
-        return 0
-    console.print(f"[bold red]{outcome.ending.value}[/]: {outcome.reason}", soft_wrap=True)
-    for line in outcome.tail[-15:]:
-        console.print(f"  [dim]{outcome.culprit}[/] {line}", soft_wrap=True, markup=True)
-    console.print(f"resume with: twinmill run --resume {folder.path}", soft_wrap=True)
+def _end(outcome: Outcome, folder: RunFolder, printer: LinePrinter) -> int:
+    if outcome.ending is not Ending.DONE:
+        printer.outcome(outcome)
+        console.print(f"resume with: twinmill run --resume {folder.path}", soft_wrap=True)
     return outcome.code

@@ -13,8 +13,7 @@ from types import FrameType
 from twinmill.cli.blocks import Blocks
 from twinmill.launch.beat import BEAT_FILE, Heart
 from twinmill.launch.death import DEATH_FD, watch_parent
-from twinmill.store.backends import open_blobs
-from twinmill.store.blobs import Blobs, StoreConfig
+from twinmill.store.blobs import Blobs, StoreConfig, open_blobs
 from twinmill.store.metrics import MetricsWriter, TensorboardSink, WandbSink
 from twinmill.store.runs import RunFolder
 
@@ -43,7 +42,8 @@ class Role:
 
 
 def open_store(run: RunFolder, blocks: Blocks) -> Blobs:
-    return open_blobs(blocks.get("store_url", str) or run.store_url, blocks.get("store", StoreConfig))
+    config = blocks.get("store", StoreConfig)
+    return open_blobs(config.url or run.store_url, config=config)
 
 
 def enter() -> Role:

@@ -73,7 +73,7 @@ def emit_to(role: Role):  # type: ignore[no-untyped-def]
     def emit(report: StepReport) -> None:
         role.heart.beat()
         report = msgspec.structs.replace(report, source=PHASE_OF.get(report.source, report.source))
-        role.metrics.write("train", **msgspec.to_builtins(report))
+        role.metrics.write("train", **msgspec.to_builtins(report, str_keys=True))
 
     return emit
 
@@ -159,7 +159,7 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
                 config.publish,
             ),
         ),
-        checkpoints=Checkpoints(role.run),
+        checkpoints=Checkpoints(role.run, "checkpoints/rl"),
         load_experts=expert_loader(blobs),
         emit=emit,
         reject=reject,

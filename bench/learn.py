@@ -1,0 +1,165 @@
+"""Does RL learn? Three arms from one SFT start: RL with window 2, RL with window 0, and SFT continued for RL's time.
+
+    twinmill bench learn --seeds 0,1,2
+
+Every arm is judged on the same held-out tasks (functions of families that no training ever saw), each at its best
+temperature of {0, .3, .7, 1}. The gain is RL's over the better of the SFT start and continued SFT, over all seeds, with
+a 95 % interval by bootstrap over tasks (paired). Runs are ordinary runs of recipes/learn.py in runs/bench-learn.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from _result import finish
+
+from twinmill.records import wire
+from twinmill.rollout.evaluate import EvalConfig, Score, interval, per_task
+
+ROOT = Path(__file__).parents[1]
+TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
+
+
+def run(folder: Path, name: str, *overrides: str) -> tuple[Path, float]:
+    """One run of recipes/learn.py; (run folder, wall seconds). A finished run of that name is used again."""
+    root = folder / name
+    marker = root / "seconds"
+    if not marker.exists():
+        started = time.monotonic()
+        sets = [word for item in overrides for word in ("--set", item)]
+        command = [sys.executable, "-m", "twinmill.cli.main", "run", str(ROOT / "recipes" / "learn.py"), "--root", str(root), *sets]
+        with (folder / f"{name}.log").open("w") as log:
+            subprocess.run(command, check=True, stdout=log, stderr=log)
+        marker.write_text(f"{time.monotonic() - started}\n")
+    return next(p.parent for p in root.glob("*/run.json")), float(marker.read_text())
+
+
+def materialized(run_folder: Path, version: int) -> Path:
+    out = run_folder / "models" / f"v{version}"
+    if not (out / "config.json").exists():
+        command = [sys.executable, "-m", "twinmill.cli.main", "weights", "materialize", str(version), str(out), "--run", str(run_folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+def scores(model: Path, tasks: int, attempts_at_1: int) -> dict[float, Score]:
+    """temperature -> Score; at temperature 1 with `attempts_at_1` attempts a task (for pass@8)."""
+    from twinmill.cli.evaluate import score_folder
+
+    found = {}
+    for temperature in TEMPERATURES:
+        attempts = attempts_at_1 if temperature == 1.0 else 1
+        kept = model / f"score-{tasks}-{attempts}-{temperature}.json"
+        if not kept.exists():
+            config = EvalConfig(tasks=tasks, attempts=attempts, temperature=temperature, machines=16)
+            score = asyncio.run(score_folder(model, "tinyrepo:0", config, 2, lambda reward: None))
+            kept.write_bytes(wire.to_json(score))
+        found[temperature] = wire.from_json(kept.read_bytes(), Score)
+    return found
+
+
+def best(found: dict[float, Score]) -> tuple[float, Score]:
+    return max(found.items(), key=lambda item: item[1].pass_at(1))
+
+
+def heldout_loss(run_folder: Path) -> dict[str, float]:
+    lines = (run_folder / "metrics" / "trainer.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines if '"heldout"' in line]
+    return {row["stage"]: row["loss"] for row in rows if row["kind"] == "heldout"}
+
+
+def rl_seconds(run_folder: Path) -> float:
+    """Wall seconds of the RL phase alone."""
+    lines = (run_folder / "metrics" / "trainer.jsonl").read_text().splitlines()
+    marks = {r["state"]: r["t"] for r in map(json.loads, lines) if r.get("kind") == "phase" and r.get("name") == "rl"}
+    return marks["end"] - marks["start"]
+
+
+def sft_steps_in(run_folder: Path, seconds: float) -> int:
+    """How many SFT steps this machine does in `seconds`, by the steps of the start's own SFT."""
+    lines = (run_folder / "metrics" / "trainer.jsonl").read_text().splitlines()
+    times = [r["t"] for r in map(json.loads, lines) if r.get("kind") == "train" and r.get("source") == "sft"]
+    return max(1, int(seconds / ((times[-1] - times[0]) / (len(times) - 1))))
+
+
+def seed_arms(folder: Path, start: Path, seed: int, tasks: int) -> dict[str, object]:
+    """The three arms of one seed, judged."""
+    began = time.monotonic()
+    on_start = (f"model={start}", "midtrain=null", "sft=null", "experts=null", f"seed={seed}")
+    fast, _ = run(folder, f"window2-{seed}", *on_start)
+    slow, _ = run(folder, f"window0-{seed}", *on_start, "rl.window.window=0")
+    steps = sft_steps_in(start.parents[1], rl_seconds(fast))
+    more, _ = run(
+        folder, f"sft-{seed}", f"model={start}", "midtrain=null", "rl=null", "clusters=[]", "evaluation=null",
+        f"sft.steps={steps}", f"seed={seed}", "experts.first=200000", f"experts.episodes={min(24 * steps, 1200)}",
+    )  # fmt: skip
+    last = json.loads((fast / "config.json").read_bytes())["rl"]["steps"]
+    arms = {
+        "rl": scores(materialized(fast, last), tasks, 8),
+        "sync": scores(materialized(slow, last), tasks, 1),
+        "sft_more": scores(more / "models" / "sft", tasks, 1),
+    }
+    return {"arms": arms, "seconds": time.monotonic() - began, "rl_seconds": rl_seconds(fast), "sync_seconds": rl_seconds(slow)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench-learn")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+
+    prepared, _ = run(args.folder, "start", "rl=null", "clusters=[]", "evaluation=null")
+    start = prepared / "models" / "sft"
+    start_scores = scores(start, args.tasks, 8)
+    start_best = best(start_scores)
+    print(f"SFT start: pass@1 {start_best[1].pass_at(1):.1%} at temperature {start_best[0]}", flush=True)
+
+    gains, gain_rows, rows = [], [], []
+    for seed in map(int, args.seeds.split(",")):
+        found = seed_arms(args.folder, start, seed, args.tasks)
+        arms = {name: best(value) for name, value in found["arms"].items()}
+        base = max((start_best, arms["sft_more"]), key=lambda item: item[1].pass_at(1))[1]
+        difference = [a - b for a, b in zip(per_task(arms["rl"][1]), per_task(base)) if not math.isnan(a - b)]
+        gains.append(100 * sum(difference) / len(difference))
+        gain_rows.append(difference)
+        rows.append({**found, "best": arms})
+        shown = ", ".join(f"{name} {score.pass_at(1):.1%} (T={t:g})" for name, (t, score) in arms.items())
+        print(f"seed {seed}: {shown}; gain {gains[-1]:+.1f} points; {found['seconds']:.0f} s", flush=True)
+
+    per_task_gain = [sum(values) / len(values) for values in zip(*gain_rows)]
+    low, _ = interval(per_task_gain)
+    loss = heldout_loss(prepared)
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    measured = {
+        "pass_at_1_sft": start_best[1].pass_at(1),
+        "pass_at_1_sft_continued": mean([r["best"]["sft_more"][1].pass_at(1) for r in rows]),
+        "pass_at_1_rl": mean([r["best"]["rl"][1].pass_at(1) for r in rows]),
+        "pass_at_1_rl_sync": mean([r["best"]["sync"][1].pass_at(1) for r in rows]),
+        "gain_points": mean(gains),
+        "gain_ci95_low": 100 * low,
+        "gain_by_seed": [round(g, 2) for g in gains],
+        "window_cost_points": 100 * mean([r["best"]["sync"][1].pass_at(1) - r["best"]["rl"][1].pass_at(1) for r in rows]),
+        "pass_at_8_sft": start_scores[1.0].pass_at(8),
+        "pass_at_8_rl": mean([r["arms"]["rl"][1.0].pass_at(8) for r in rows]),
+        "seconds_per_seed": max(r["seconds"] for r in rows),
+        "rl_seconds": mean([r["rl_seconds"] for r in rows]),
+        "rl_sync_seconds": mean([r["sync_seconds"] for r in rows]),
+        "tasks": args.tasks,
+        "heldout_loss_before": loss["before"],
+        "heldout_loss_after": loss["after"],
+    }
+    finish("learn", measured, {"gain_points": ">= 10", "gain_ci95_low": "> 0", "seconds_per_seed": "<= 900", "tasks": ">= 200"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Start-up: how long --help takes, how many packages a core install brings, how soon a first episode is played."""
+
+import argparse
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+from _result import finish
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[1]
+
+
+def median_s(command: list[str], runs: int = 9) -> float:
+    times = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - started)
+    return sorted(times)[runs // 2]
+
+
+def core_packages() -> set[str]:
+    """Everything that `pip install twinmill` brings, followed through the metadata of what is installed here."""
+    found: set[str] = set()
+    todo = ["twinmill"]
+    while todo:
+        for text in metadata.requires(todo.pop()) or []:
+            need = Requirement(text)
+            if need.marker is not None and not need.marker.evaluate({"extra": ""}):
+                continue
+            name = metadata.metadata(need.name)["Name"].lower()
+            if name not in found:
+                found.add(name)
+                todo.append(name)
+    return found
+
+
+def first_episode_s() -> float:
+    """From a fresh process to one graded episode of the shipped model, in a real machine."""
+    code = f"""
+import asyncio
+from pathlib import Path
+from twinmill.cli.evaluate import score_folder
+from twinmill.rollout.evaluate import EvalConfig
+score = asyncio.run(score_folder(Path({str(ROOT / "models" / "nano")!r}), "tinyrepo:0", EvalConfig(tasks=1), 1, lambda r: None))
+assert score.rewards_T_K[0][0] is not None, "the episode was lost to infrastructure"
+"""
+    return median_s([sys.executable, "-c", code], runs=3)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    packages = core_packages()
+    print("core packages:", ", ".join(sorted(packages)))
+    measured = {
+        "help_seconds": median_s([sys.executable, "-m", "twinmill.cli.main", "--help"]),
+        "core_packages": len(packages),
+        "first_episode_seconds": first_episode_s(),
+    }
+    finish("startup", measured, {"help_seconds": "< 0.5", "core_packages": "<= 50"})
+
+
+if __name__ == "__main__":
+    main()
