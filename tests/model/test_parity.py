@@ -6,9 +6,10 @@ import torch.nn.functional as F
 
 from twinmill.model.attention import mix, probabilities
 from twinmill.model.parity import MIN_ROWS, Parity, linear
+from twinmill.model.probe import strict_parity
 from twinmill.model.segments import KEY_PAD, padded
 
-from .sizes import NANO, sharp
+from .sizes import NANO, TINY, sharp
 
 torch.set_num_threads(1)
 LENS = [5, 17, 64, 65, 130, 300, 1, 2, 3, 4]
@@ -107,3 +108,10 @@ def test_a_parent_may_not_have_a_parent(decoder):
     for parents in ([-1, 0, 1], [-1, 0], [3, -1, -1]):
         with pytest.raises(ValueError, match="parents"):
             decoder(ids, ids, [2, 2, 2], parents=parents)
+
+
+@pytest.mark.parametrize("config", [NANO, TINY], ids=["nano", "tiny"])
+def test_the_probe_agrees_and_sees_a_kernel_that_depends_on_the_batch(config, monkeypatch):
+    assert strict_parity(config) == ""
+    monkeypatch.setattr("twinmill.model.parity.MIN_ROWS", 1)
+    assert "alone differ" in strict_parity(config)

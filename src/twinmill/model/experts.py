@@ -111,7 +111,7 @@ class _Experts(Function):
 
 def _product(rows: Tensor, weight: Tensor, out: Tensor, parity: Parity) -> None:
     """out = rows @ weight.T"""
-    if pads(len(rows), parity):
+    if pads(rows.shape[0], parity):
         out.copy_(linear(rows, weight, None, parity))
     else:
         torch.mm(rows, weight.t(), out=out)

@@ -21,6 +21,7 @@ def pads(rows: int, parity: Parity) -> bool:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, parity: Parity) -> Tensor:
     """x [T, n] @ weight [m, n].T + bias"""
-    if pads(len(x), parity):
-        return F.linear(F.pad(x, (0, 0, 0, MIN_ROWS - len(x))), weight, bias)[: len(x)]
+    rows = x.shape[0]
+    if pads(rows, parity):
+        return F.linear(F.pad(x, (0, 0, 0, MIN_ROWS - rows)), weight, bias)[:rows]
     return F.linear(x, weight, bias)

@@ -100,13 +100,14 @@ class KvCache:
 
     def _matches(self, session: str, group: str, ids: Ids) -> Iterator[tuple[int, int]]:
         for index, slot in enumerate(self.slots):
-            same = (slot.session == session and not slot.busy) or (group and slot.group == group)
+            mine = session and slot.session == session and not slot.busy
+            same = mine or (group and slot.group == group)
             if same and slot.length:
                 yield index, common_prefix(self.ids[index, : slot.length], ids)
 
     def _own(self, session: str) -> int | None:
         for index, slot in enumerate(self.slots):
-            if slot.session == session and not slot.busy:
+            if session and slot.session == session and not slot.busy:
                 return index
         return None
 

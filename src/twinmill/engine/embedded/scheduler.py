@@ -136,7 +136,7 @@ class Scheduler:
             settle(run.future, EngineError("no version is served yet"))
             return
         for other in [*self._waiting, *self._prefilling, *self._decoding]:
-            if other.request.session_id == run.request.session_id:
+            if run.request.session_id and other.request.session_id == run.request.session_id:
                 # its caller lost patience or its connection, and asks again
                 self._leave(other)
                 settle(other.future, EngineError("a newer request of the same session has come"))
