@@ -11,7 +11,7 @@ LENS = (1, 2, 3, 5, 64, 70, 130, 260)
 
 @torch.no_grad()
 def strict_parity(config: ModelConfig, seed: int = 0) -> str:
-    """ "" where it holds for a layer of this shape, else one line that says what differed. Takes a fraction of a second."""
+    """Empty where it holds for a layer of this shape, else what differed. Takes under a second."""
     config = msgspec.structs.replace(config, layers=1, vocab=min(config.vocab, 512), dense_layers=())
     decoder = init_decoder(config, seed, Parity.STRICT)
     for view in named_views(decoder).values():
