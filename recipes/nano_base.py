@@ -5,6 +5,10 @@
 What a model of this size lacks is copying from its context, so most of what it reads makes it copy: repair transcripts of
 the training families of `tinyrepo` (never the held-out ones), drills that ask for one line of a listing of real code, and
 plain code: generated functions and the standard library of the interpreter. Loss on prompts counts 0.3, on answers 1.
+
+A model of this size spends most of its training discovering how to copy, so it is not left to chance: `copying_heads`
+sets up attention to the token before and a match on it (an induction circuit, 2209.11895) with ordinary weights of an
+ordinary Qwen3-MoE, and the first steps are on repeated random ids, which tune it. Everything is trained afterwards.
 The curve is written to OUT/curve.jsonl: held-out exact match = share of tasks whose first right edit the model would
 produce token for token when decoding greedily.
 """
@@ -29,19 +33,22 @@ from twinmill.data.tasks.tinyrepo.expert import Style, plan
 from twinmill.env.harness.tools import SPECS
 from twinmill.model import hf
 from twinmill.model.config import from_hf
+from twinmill.model.memory import keep_freed_memory
 from twinmill.records.tasks import Message, ToolCall
 
 CONFIG = {
-    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1024,
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 1280,
     "hidden_size": 192, "intermediate_size": 384, "moe_intermediate_size": 128, "num_hidden_layers": 4,
     "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
-    "norm_topk_prob": True, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 2048,
+    "norm_topk_prob": True, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 2048,
     "tie_word_embeddings": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "hidden_act": "silu",
     "attention_bias": False, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 6, "pad_token_id": 0,
 }  # fmt: skip
 TOKENS_PER_STEP, POOL = 4096, 6
-PEAK_LR, FLOOR_LR, WARMUP = 3e-3, 1e-4, 150
+PEAK_LR, FLOOR_LR, WARMUP = 2.5e-3, 1e-4, 40
 PROMPT_WEIGHT, WRONG_WEIGHT = 0.3, 0.05
+REPEATS_FIRST = 3000
+"""sequences of repeated random ids that come before anything else"""
 LEVEL = TinyRepo(0)
 VISIBLE = ("typo", "colon", "bracket", "key_word", "returned")
 """faults that show in the line itself or beside it"""
@@ -100,8 +107,8 @@ class Stream:
 
     def draw(self, index: int) -> Sequence_:
         rng = random.Random(f"nano/{index}")
-        kinds = (self.repair, self.wild, self.drill, self.function, self.library)
-        kind = rng.choices(kinds, (0.60, 0.18, 0.08, 0.06, 0.08))[0]
+        kinds = (self.repair, self.wild, self.drill, self.repeats, self.function, self.library)
+        kind = rng.choices(kinds, (0.63, 0.14, 0.03, 0.04, 0.07, 0.09))[0] if index > REPEATS_FIRST else self.repeats
         return kind(rng)
 
     def repair(self, rng: random.Random) -> Sequence_:
@@ -169,6 +176,21 @@ class Stream:
         said = [*self.render.text_ids(lines[pick]), END]
         return ids + said, [PROMPT_WEIGHT] * len(ids) + [1.0] * len(said)
 
+    def repeats(self, rng: random.Random) -> Sequence_:
+        """Random ids, again and again, with random ids between: only what can be copied is to be learned."""
+
+        def ids(count: int) -> list[int]:
+            return [rng.randrange(len(SPECIALS), self.render.vocab_size) for _ in range(count)]
+
+        piece = ids(rng.randint(6, 40))
+        found, weights = [BOS, *ids(rng.randint(0, 20)), *piece], []
+        weights = [0.0] * len(found)
+        for _ in range(rng.randint(1, 2)):
+            gap = ids(rng.randint(0, 6))
+            found += gap + piece
+            weights += [0.0] * (len(gap) + 1) + [1.0] * (len(piece) - 1)
+        return found, weights
+
     def function(self, rng: random.Random) -> Sequence_:
         ids = [
             BOS,
@@ -198,6 +220,51 @@ class Stream:
             batches[-1].append(sequence)
         random.Random(f"nano/order/{start}").shuffle(batches)
         return batches, start
+
+
+def copying_heads(decoder) -> None:
+    """Layer 0, heads 0 and 1: attend to the token before, and to the one before that, and write what they see into
+    channels of their own. Layer 1, heads 0 and 3: attend where the channel of the token before holds the present token,
+    and vote for the token there. Positions enter through RoPE's fast pairs, identities through its slow ones.
+    """
+    draw = torch.Generator().manual_seed(7)
+    width, size = CONFIG["hidden_size"], CONFIG["head_dim"]
+    heads, keys = CONFIG["num_attention_heads"] * size, CONFIG["num_key_value_heads"] * size
+    basis = torch.linalg.qr(torch.randn(width, width, generator=draw, dtype=torch.float64))[0].float()
+    always, before, earlier, rest = basis[:, 0], basis[:, 1:33], basis[:, 33:65], basis[:, 65:]
+    identity, said_a, said_b = rest[:, :32], rest[:, 32:64], rest[:, 64:96]
+    pairs = size // 2
+    theta = [CONFIG["rope_theta"] ** (-i / pairs) for i in range(pairs)]
+    fast = [0, 1, 2, pairs, pairs + 1, pairs + 2]
+    slow = [i for i in range(size) if i % pairs >= 6]
+
+    embed = decoder.embed.data
+    embed.copy_(embed @ rest @ rest.T * math.sqrt(width / rest.shape[1]) + 0.12 * always)
+
+    first, second = decoder.blocks[0], decoder.blocks[1]
+    for head, distance in ((0, 1), (1, 2)):
+        query = torch.zeros(size)
+        for i in range(3):
+            query[i], query[i + pairs] = math.cos(distance * theta[i]), -math.sin(distance * theta[i])
+        first.qkv.data[head * size : (head + 1) * size] = torch.outer(query, always)
+    key = torch.zeros(size)
+    key[:3] = 1
+    first.qkv.data[heads : heads + size] = torch.outer(key, always)
+    first.qkv.data[heads + keys : heads + keys + size] = identity.T
+    first.out.data[:, :size] = 0.2 * before
+    first.out.data[:, size : 2 * size] = 0.2 * earlier
+
+    for group, head, said in ((0, 0, said_a), (1, 3, said_b)):
+        match = torch.zeros(2, size, width)
+        match[0, slow], match[1, slow] = identity.T[: len(slow)], before.T[: len(slow)]
+        second.qkv.data[head * size : (head + 1) * size] = match[0]
+        second.qkv.data[heads + group * size : heads + (group + 1) * size] = match[1]
+        second.qkv.data[heads + keys + group * size : heads + keys + (group + 1) * size] = said.T
+        second.out.data[:, head * size : (head + 1) * size] = 0.2 * said
+    for block, dims in ((first, fast), (second, slow)):
+        block.q_norm.data[dims] = 2.1
+        block.k_norm.data[dims] = 2.1
+    decoder.norm.data.fill_(2.0)
 
 
 def logprobs(decoder, sequences: list[Sequence_]):
@@ -280,19 +347,18 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=90)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--init", type=Path, help="start from the weights and tokenizer of this folder")
     args = parser.parse_args()
+    keep_freed_memory()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     args.out.mkdir(parents=True, exist_ok=True)
     stdlib = stdlib_texts()
-    if args.init is not None and not (args.out / "tokenizer.json").exists():
-        (args.out / "tokenizer.json").write_bytes((args.init / "tokenizer.json").read_bytes())
     if not (args.out / "tokenizer.json").exists():
         sample = [text[at : at + 2000] for text in stdlib for at in range(0, min(len(text), 20000), 8000)]
         make_tokenizer([transcript_text(i) for i in range(6000)] + sample).save(str(args.out / "tokenizer.json"))
     stream = Stream(NanoRenderer.from_folder(args.out), stdlib)
-    decoder = hf.load_folder(args.init)[0] if args.init is not None else hf.init_decoder(from_hf(CONFIG), 0)
+    decoder = hf.init_decoder(from_hf(CONFIG), 0)
+    copying_heads(decoder)
     optimizer = torch.optim.AdamW(list(groups(decoder)), lr=PEAK_LR, betas=(0.9, 0.98), fused=True)
     progress = {"step": 0, "tokens": 0, "drawn": 0, "seconds": 0.0}
     if (args.out / "state.safetensors").exists():

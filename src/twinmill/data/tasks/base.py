@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from twinmill.records.tasks import Task
 
@@ -21,6 +21,14 @@ class TaskSet(Protocol):
     def oracle(self, task_id: str) -> dict[str, str]:
         """path -> right text of what a solution changes. Never laid into an agent's machine."""
         ...
+
+
+@runtime_checkable
+class PlayedOracle(Protocol):
+    """A task set whose solutions are commands: the oracle's files are laid into a machine of the task, the command runs,
+    and what it changed is the solution."""
+
+    def oracle_command(self, task_id: str) -> tuple[str, ...]: ...
 
 
 TASKSETS = {

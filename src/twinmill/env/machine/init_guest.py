@@ -68,9 +68,12 @@ def _exactly(sock, count):
     return bytes(parts)
 
 
-def receive(sock):
-    header = json.loads(_exactly(sock, struct.unpack(">I", _exactly(sock, 4))[0]))
-    return header, _exactly(sock, header["body"])
+def receive_header(sock):
+    return json.loads(_exactly(sock, struct.unpack(">I", _exactly(sock, 4))[0]))
+
+
+def receive_body(sock, header):
+    return _exactly(sock, header["body"])
 
 
 # ---- the namespaces of one machine -----------------------------------------------------------------------------------
@@ -118,8 +121,8 @@ def enter_cell(limits):
 # ---- put and get -----------------------------------------------------------------------------------------------------
 
 
-def put(header, body):
-    offset = 0
+def put(sock, header, _):
+    body, offset = receive_body(sock, header), 0
     aside = f"{WORK}/.put"
     for path, size, mode in header["files"]:
         full = f"{WORK}/{path}"
@@ -155,7 +158,7 @@ def _regular_files():
     return sorted(found)
 
 
-def get(header, _):
+def get(sock, header, _):
     wanted = [re.compile(pattern, re.DOTALL) for pattern in header["patterns"]]
     files, bodies, total = [], [], 0
     for path, info in _regular_files():
@@ -253,11 +256,11 @@ def _watch(pid, streams, stdin, deadline, memory):
         os.close(pidfd)
 
 
-def execute(header, body, limits):
+def execute(sock, header, limits):
     deadline = time.monotonic() + header["timeout"]
     out_r, out_w = os.pipe()
     err_r, err_w = os.pipe()
-    in_r, in_w = os.pipe() if body else (os.open("/dev/null", os.O_RDONLY), -1)
+    in_r, in_w = os.pipe() if header["body"] else (os.open("/dev/null", os.O_RDONLY), -1)
     with contextlib.suppress(OSError):
         os.chmod(WORK, 0o755)  # the command before may have shut the door behind it
     fds = (in_r, out_w, err_w)
@@ -271,7 +274,8 @@ def execute(header, body, limits):
     for fd in fds:
         os.close(fd)
     streams = {out_r: Sink(header["cap"]), err_r: Sink(header["cap"])}
-    stdin = (in_w, body) if body else None
+    # Only now: what goes to a command's input (a grader's secrets) must not be in the memory that it is a fork of.
+    stdin = (in_w, receive_body(sock, header)) if header["body"] else None
     memory = limits["memory"] if limits["watch"] else 0
     timed_out = pid != 0 and _watch(pid, streams, stdin, deadline, memory)
     status = _kill_all().get(pid, NOT_FOUND << 8)
@@ -324,8 +328,11 @@ def start_python(argv, program, fds):
 # ---- the server ------------------------------------------------------------------------------------------------------
 
 
+OPERATIONS = {"put": put, "get": get, "exec": execute}
+
+
 def serve(sock, limits):
-    """Answer until the host closes its end. `limits`: see nest.Limits."""
+    """Answer until the host closes its end. `limits`: see limits.py."""
     LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     for kind, value in limits["rlimits"].items():
         resource.setrlimit(getattr(resource, kind), (value, value))
@@ -335,18 +342,14 @@ def serve(sock, limits):
     with contextlib.suppress(EOFError, ConnectionError):
         send(sock, {"hello": 1})
         while True:
-            header, body = receive(sock)
-            if header["op"] == "exec":
-                answer = execute(header, body, limits)
-            else:
-                answer = {"put": put, "get": get}[header["op"]](header, body)
-            send(sock, *answer)
+            header = receive_header(sock)
+            send(sock, *OPERATIONS[header["op"]](sock, header, limits))
 
 
 def main(fd):
     """A machine of its own bubblewrap, which has made the namespaces and mounts. The first frame carries the limits."""
     sock = socket.socket(fileno=fd)
-    limits, _ = receive(sock)
+    limits = receive_header(sock)
     serve(sock, limits)
 
 

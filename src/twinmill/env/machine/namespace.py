@@ -53,7 +53,10 @@ class NamespaceMachine:
             raise MachineStartError("a machine is started once")
         self._cell = await open_cell(self._limits)
         if spec.files:
-            await self.put({path: text.encode() for path, text in spec.files.items()})
+            try:
+                await self.put({path: text.encode() for path, text in spec.files.items()})
+            except OSError as error:
+                raise MachineStartError(f"the files of the task cannot be laid out: {error}") from error
 
     @property
     def limits_in_force(self) -> dict[str, str]:

@@ -1,0 +1,52 @@
+"""Grader `command`: Harbor's way. A command judges the workspace and leaves its verdict in a file.
+
+The hidden files (tests/test.sh and what it needs) are laid into a fresh machine in which the agent has never been, and
+the folder for the verdict is made after everything of the agent's was laid out, directly before the command.
+
+Not covered, and inherent in the format: code of the candidate that the command itself runs has the command's rights, and
+could write the verdict before the command does (which then overwrites it) or from a background process. Prefer `cases`.
+"""
+
+import json
+import math
+
+from twinmill.env.machine.base import Machine
+from twinmill.records.episodes import Score
+from twinmill.records.tasks import Task
+
+HOME = ".harbor"
+"""what the absolute paths /tests, /logs and /solution point into"""
+VERDICT = f"{HOME}/logs/verifier"
+_FRESH = f'rm -rf {HOME}/logs && mkdir -p {VERDICT} {HOME}/logs/agent {HOME}/logs/artifacts && exec "$@"'
+
+
+async def grade_command(task: Task, machine: Machine) -> dict[str, Score]:
+    argv = ["sh", "-c", _FRESH, "sh", *task.grader.command]
+    result = await machine.exec(argv, timeout_s=task.grader.timeout_s)
+    files = await machine.get([f"{VERDICT}/reward.txt", f"{VERDICT}/reward.json"])
+    reward, evidence = read_verdict({path.rpartition("/")[2]: data for path, data in files.items()})
+    if result.timed_out:
+        reward, evidence = 0.0, f"the tests ran out of time ({task.grader.timeout_s:g} s)"
+    elif evidence is not None:
+        evidence += f"; the tests ended with status {result.return_code}: {result.stderr[-200:]}"
+    return {"passed": Score(value=reward, grader="command", evidence=evidence)}
+
+
+def read_verdict(files: dict[str, bytes]) -> tuple[float, str | None]:
+    """(reward, why it is not one) from reward.txt (a number) or reward.json (a number, or an object with `reward` or with
+    one number). No verdict is no reward."""
+    try:
+        if "reward.txt" in files:
+            value = float(files["reward.txt"].decode())
+        elif "reward.json" in files:
+            content = json.loads(files["reward.json"])
+            if isinstance(content, dict):
+                content = content["reward"] if "reward" in content or len(content) != 1 else next(iter(content.values()))
+            value = float(content)
+        else:
+            return 0.0, "no verdict was written"
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return 0.0, f"the verdict cannot be read: {type(error).__name__}: {error}"
+    if not math.isfinite(value):
+        return 0.0, f"the verdict is {value}"
+    return value, None
