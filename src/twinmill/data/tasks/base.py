@@ -25,8 +25,8 @@ class TaskSet(Protocol):
 
 @runtime_checkable
 class PlayedOracle(Protocol):
-    """A task set whose solutions are commands: the oracle's files are laid into a machine of the task, the command runs,
-    and what it changed is the solution."""
+    """A task set whose solutions are commands: the oracle's files are laid into a machine of the task, the command
+    runs, and what it changed is the solution."""
 
     def oracle_command(self, task_id: str) -> tuple[str, ...]: ...
 

@@ -6,10 +6,10 @@
     tests/           test.sh and what it needs; hidden until grading
     solution/        solve.sh; the oracle
 
-FOLDER is one task, or holds tasks. Ids are harbor/<folder name>. A machine of ours has no image: a Dockerfile is read as
-far as it copies files of its context into the working directory (COPY, ADD), names it (WORKDIR /app or /work), or says
-what needs no doing (FROM, ENV is refused, CMD, LABEL, EXPOSE, ARG); anything else, as RUN, needs a backend with images,
-and the task is refused by name rather than run in a wrong world.
+FOLDER is one task, or holds tasks. Ids are harbor/<folder name>. A machine of ours has no image: a Dockerfile is read
+as far as it copies files of its context into the working directory (COPY, ADD), names that (WORKDIR /app or /work), or
+says what needs no doing (FROM, CMD, LABEL, EXPOSE, ARG). Anything else, as RUN and ENV, needs a backend with images:
+the task is refused by name rather than run in a wrong world.
 """
 
 import posixpath

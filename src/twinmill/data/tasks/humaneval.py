@@ -3,7 +3,7 @@
 The workspace is one file, main.py, with the prompt; the grader runs the problem's own `check` apart from the candidate.
 The examples of the docstring are the public cases. Ids are humaneval/<number>; every fourth problem is held out.
 
-Not covered: the examples that are no literal or whose expected value is not what the solution returns (`_WRONG`).
+Not covered: examples whose result is no literal; the one that is wrong (`_WRONG`).
 """
 
 import ast
@@ -54,7 +54,7 @@ class HumanEval:
     def load(self, task_id: str) -> Task:
         problem, number = _find(task_id)
         entry = problem["entry_point"]
-        # The checks use what the prompt defines and imports; the prompt itself is a whole program, whose body is missing.
+        # The checks use what the prompt defines and imports; it is a whole program, but for one function's body.
         program = f"{problem['prompt']}\n{problem['test']}\n"
         return Task(
             id=task_id,
@@ -82,7 +82,7 @@ def _find(task_id: str) -> tuple[dict[str, Any], int]:
     return _problems()[int(number)], int(number)
 
 
-_WRONG: frozenset[tuple[int, int]] = frozenset()
+_WRONG = frozenset({(47, 1)})
 """(problem, index of the example) whose expected value the canonical solution does not return"""
 
 

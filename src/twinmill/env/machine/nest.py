@@ -20,8 +20,9 @@ from .cgroups import PREFIX
 
 Process = subprocess.Popen[bytes]
 _BOOT = """
-import sys, os, json, types
+import sys
 bare = frozenset(sys.modules)
+import os, json, types
 sys.path.pop(0)
 _, mark, source, module, fd = sys.argv
 with os.fdopen(int(source), "rb") as file:

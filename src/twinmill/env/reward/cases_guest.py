@@ -1,6 +1,6 @@
 """Evaluates cases in a machine: the candidate's own process, which knows the calls but not the right answers.
 
-Self-contained, standard library only; sent behind values_guest as the text of `python3 -c`. Input: a JSON object with
+Self-contained, standard library only; sent into a machine by channel.py, behind values_guest. Input: a JSON object with
 `nonce` and `cases`, [[id, module, call], ...]. Output: one JSON object a line, `n` = the nonce and `id`, and one of
 
     {"value": canonical text, "shown": start of the repr}    {"other": what is not plain}
@@ -10,13 +10,10 @@ written as each is known, so that a case that never returns costs only those aft
 what it writes over these lines, can say only what it would answer: the comparison is the host's.
 """
 
+import importlib
+import json
+import os
 import sys
-
-sys.path[:] = [place for place in sys.path if place]  # nothing of the workspace before this program's own imports
-
-import importlib  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
 
 SHOWN = 200
 

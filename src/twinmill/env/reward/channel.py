@@ -10,12 +10,14 @@ from typing import Any
 from twinmill.env.machine.base import ExecResult, Machine
 
 OUTPUT_BYTES = 1 << 20
+_FIRST = "import sys; sys.path[:] = [place for place in sys.path if place]\n"
+"""a guest's own imports must find nothing of the workspace, which `python3 -c` would search first"""
 
 
 @cache
 def guest(*names: str) -> str:
     """The source of a guest program: its files, one behind the other."""
-    return "\n".join((Path(__file__).parent / f"{name}.py").read_text() for name in names)
+    return _FIRST + "\n".join((Path(__file__).parent / f"{name}.py").read_text() for name in names)
 
 
 @dataclass

@@ -3,8 +3,9 @@
 The hidden files (tests/test.sh and what it needs) are laid into a fresh machine in which the agent has never been, and
 the folder for the verdict is made after everything of the agent's was laid out, directly before the command.
 
-Not covered, and inherent in the format: code of the candidate that the command itself runs has the command's rights, and
-could write the verdict before the command does (which then overwrites it) or from a background process. Prefer `cases`.
+Not covered, and inherent in the format: code of the candidate that the command itself runs has the command's rights. It
+could write the verdict in the command's stead, answer `==` with yes, or end the tests early with status 0, if the tests
+believe a status. Nothing of it lives on when the command has ended. Prefer `cases` where there is a choice.
 """
 
 import json
@@ -27,21 +28,23 @@ async def grade_command(task: Task, machine: Machine) -> dict[str, Score]:
     reward, evidence = read_verdict({path.rpartition("/")[2]: data for path, data in files.items()})
     if result.timed_out:
         reward, evidence = 0.0, f"the tests ran out of time ({task.grader.timeout_s:g} s)"
+    elif evidence is None and reward < 1:
+        evidence = f"the tests gave {reward:g}"
     elif evidence is not None:
         evidence += f"; the tests ended with status {result.return_code}: {result.stderr[-200:]}"
     return {"passed": Score(value=reward, grader="command", evidence=evidence)}
 
 
 def read_verdict(files: dict[str, bytes]) -> tuple[float, str | None]:
-    """(reward, why it is not one) from reward.txt (a number) or reward.json (a number, or an object with `reward` or with
-    one number). No verdict is no reward."""
+    """(reward, why it is not one) from reward.txt (a number) or reward.json (a number, or an object with `reward` or
+    with one number). No verdict is no reward."""
     try:
         if "reward.txt" in files:
             value = float(files["reward.txt"].decode())
         elif "reward.json" in files:
             content = json.loads(files["reward.json"])
             if isinstance(content, dict):
-                content = content["reward"] if "reward" in content or len(content) != 1 else next(iter(content.values()))
+                (content,) = [content["reward"]] if "reward" in content else content.values()
             value = float(content)
         else:
             return 0.0, "no verdict was written"

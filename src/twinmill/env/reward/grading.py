@@ -2,8 +2,8 @@
 
     pristine task files  +  the agent's changes, as far as the grader's allow and deny lists let them  +  hidden files
 
-Three outcomes and no fourth: a reward; a reward of 0 because the agent's files broke the machine or do not fit; no reward
-(`Verdict.reward` None with a `Failure`) because the infrastructure failed.
+Three outcomes and no fourth: a reward; a reward of 0 because the agent's files broke the machine or do not fit; no
+reward (`Verdict.reward` None with a `Failure`) because the infrastructure failed.
 """
 
 from collections.abc import Awaitable, Callable, Mapping

@@ -1,8 +1,8 @@
 """Grader `script`: a Python test program (as HumanEval's `check(candidate)`) that runs apart from the candidate.
 
-`grader.command` = (name of the program among `grader.files`, module, entry). The program's functions `check` and `test_*`
-are the tests; one that takes an argument gets the candidate, a stand-in that calls `module.entry` in another process and
-takes back plain values only. The program is never a file in the machine.
+`grader.command` = (name of the program among `grader.files`, module, entry). The program's functions `check` and
+`test_*` are the tests; one that takes an argument gets the candidate, a stand-in that calls `module.entry` in another
+process and takes back plain values only; `entry` means it, too. The program is never a file in the machine.
 """
 
 import ast

@@ -1,26 +1,24 @@
 """Runs a test program in one process and the candidate in another; only plain values pass between them.
 
-Self-contained, standard library only; sent behind values_guest as the text of `python3 -c`. Input: a JSON object with
+Self-contained, standard library only; sent into a machine by channel.py, behind values_guest. Input: a JSON object with
 `nonce`, `program` (source), `tests` (names of its functions), `module` and `entry` (what `candidate` calls).
 Output: {"n": nonce, "id": test, "ok": bool, "error": text} a line, and {"n": nonce, "end": number of tests}.
 
-The candidate's process is forked before the input is read, so that neither the tests nor the nonce are in its memory; it
-has no descriptor of the output. The test process never runs a line of the workspace, and is not dumpable: the candidate,
-though of the same user, can neither trace it nor open its memory or files. It can kill or stop it: then records are
-missing, and a missing record is a failure.
+The candidate's process is forked before the input is read, so that neither the tests nor the nonce are in its memory;
+it has no descriptor of the output. The test process never runs a line of the workspace, and is not dumpable: the
+candidate, though of the same user, can neither trace it nor open its memory or files. It can kill or stop it: then
+records are missing, and a missing record is a failure.
 """
 
+import builtins
+import contextlib
+import ctypes
+import importlib
+import inspect
+import json
+import os
+import random
 import sys
-
-sys.path[:] = [place for place in sys.path if place]  # nothing of the workspace before this program's own imports
-
-import builtins  # noqa: E402
-import ctypes  # noqa: E402
-import importlib  # noqa: E402
-import inspect  # noqa: E402
-import json  # noqa: E402
-import os  # noqa: E402
-import random  # noqa: E402
 
 PR_SET_DUMPABLE = 4
 LONGEST_LINE = 1 << 22
@@ -45,10 +43,8 @@ def serve(calls, answers):
     keep = {calls, answers}
     for fd in range(3, 256):
         if fd not in keep:
-            try:
+            with contextlib.suppress(OSError):
                 os.close(fd)
-            except OSError:
-                pass
     dumpable(True)
     sys.path.insert(0, os.getcwd())
     asking, answering = os.fdopen(calls, "rb"), os.fdopen(answers, "wb", buffering=0)
@@ -105,6 +101,7 @@ def main():
     failure = None
     try:
         exec(compile(asked["program"], "tests.py", "exec"), scope)
+        scope[asked["entry"]] = scope["candidate"]  # some tests call the function by its name
     except BaseException as error:
         failure = f"the test program itself failed: {type(error).__name__}: {error}"
     for name in asked["tests"]:

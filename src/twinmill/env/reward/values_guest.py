@@ -2,10 +2,10 @@
 
 Self-contained, standard library only: used on the host, and sent into machines in front of other guests.
 
-A value is plain when its type is exactly one of Python's built-in ones, all the way down; an object of the candidate's own
-class, whatever its __eq__, __repr__ or base class say, is not. None, bool, int, float, str and list are themselves in JSON;
-the rest are {"tuple": [...]}, {"dict": [[key, value], ...]}, {"set": [...]}, {"frozenset": [...]}, {"bytes": hex},
-{"complex": [re, im]}.
+A value is plain when its type is exactly one of Python's built-in ones, all the way down; an object of the candidate's
+own class, whatever its __eq__, __repr__ or base class say, is not. None, bool, int, float, str and list are themselves
+in JSON; the rest are {"tuple": [...]}, {"dict": [[key, value], ...]}, {"set": [...]}, {"frozenset": [...]},
+{"bytes": hex}, {"complex": [re, im]}.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ def decode(tree):
 
 
 def canonical(tree):
-    """A text that two trees share exactly when their values are equal and of equal types; sets and dicts have no order."""
+    """A text that two trees share exactly when their values are equal and of equal types; sets, dicts have no order."""
     text = json.dumps(_ordered(tree))
     return text if len(text) < LONG else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
