@@ -142,6 +142,8 @@ def test_a_spec_that_cannot_be_given_is_refused():
     ):
         with pytest.raises(MachineStartError, match=r"no (network|services|snapshot) yet"):
             asyncio.run(NamespaceMachine(spec).start())
+    with pytest.raises(MachineStartError, match="memory_bytes"):
+        asyncio.run(NamespaceMachine(MachineSpec(memory_bytes=1 << 20)).start())
 
 
 def test_life_cycle_errors():

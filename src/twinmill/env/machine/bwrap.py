@@ -187,15 +187,15 @@ class Sandbox:
         for folder in masked_folders(self.python):
             argv += ["--tmpfs", str(folder), "--remount-ro", str(folder)]
         argv += ["--dir", "/etc"]
-        for path in ("/etc/alternatives", "/etc/ld.so.cache"):
-            argv += ["--ro-bind-try", path, path]
-        for path, text in _ETC.items():
-            argv += ["--perms", "0444", "--ro-bind-data", str(self.data(Path(path).name, text.encode())), path]
+        for name in ("/etc/alternatives", "/etc/ld.so.cache"):
+            argv += ["--ro-bind-try", name, name]
+        for name, text in _ETC.items():
+            argv += ["--perms", "0444", "--ro-bind-data", str(self.data(Path(name).name, text.encode())), name]
         argv += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
-        for folder in ("/work", "/tmp", "/mnt"):
-            argv += ["--dir", folder]
-        for path, target in _LINKS.items():
-            argv += ["--symlink", target, path]
+        for name in ("/work", "/tmp", "/mnt"):
+            argv += ["--dir", name]
+        for name, target in _LINKS.items():
+            argv += ["--symlink", target, name]
         return argv
 
     def _place(self, path: Path) -> str:

@@ -110,6 +110,7 @@ def main(fd):
     orders = socket.socket(fileno=fd)
     for name in WARM:
         __import__(name)
+    init_guest.python_guest.note_loaded()
     wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_w)
     signal.signal(signal.SIGCHLD, lambda *_: None)

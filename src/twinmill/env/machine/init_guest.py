@@ -350,6 +350,7 @@ def main(fd):
     """A machine of its own bubblewrap, which has made the namespaces and mounts. The first frame carries the limits."""
     sock = socket.socket(fileno=fd)
     limits = receive_header(sock)
+    python_guest.note_loaded()
     serve(sock, limits)
 
 

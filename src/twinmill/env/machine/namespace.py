@@ -26,6 +26,8 @@ from .paths import check_path, glob_regex
 
 GRACE_S = 5.0
 """how long beyond its deadline an answer may be late before the machine counts as lost"""
+LEAST_MEMORY_BYTES = 64 << 20
+"""a Python needs this much"""
 FILES_S = 20.0
 """deadline of put and get"""
 GET_FILE_BYTES = 1 << 20
@@ -49,6 +51,8 @@ class NamespaceMachine:
         for asked, name in ((spec.network, "network"), (spec.services, "services"), (spec.snapshot, "snapshot")):
             if asked:
                 raise MachineStartError(f"the namespace backend has no {name} yet; the task asks for it")
+        if spec.memory_bytes < LEAST_MEMORY_BYTES:
+            raise MachineStartError(f"memory_bytes is {spec.memory_bytes}; a machine needs {LEAST_MEMORY_BYTES}")
         if self._cell is not None or self._end is not None:
             raise MachineStartError("a machine is started once")
         self._cell = await open_cell(self._limits)

@@ -55,7 +55,15 @@ def launch(module: str, fd: int, extra: tuple[str, ...] = ()) -> tuple[Process, 
         command = [str(box.python.executable), "-c", _BOOT, mark(os.getpid()), str(source), module, str(fd)]
         argv = box.argv(command, extra=extra)
         null = subprocess.DEVNULL
-        return subprocess.Popen(argv, stdin=null, stdout=null, stderr=complaints, pass_fds=[*box.files, fd]), complaints
+        process = subprocess.Popen(
+            argv,
+            stdin=null,
+            stdout=null,
+            stderr=complaints,
+            pass_fds=[*box.files, fd],
+            start_new_session=True,  # an interrupt from the terminal is ours to handle, not the sandbox's
+        )
+        return process, complaints
     except BaseException:
         os.close(complaints)
         raise

@@ -17,6 +17,7 @@ import types
 
 WORK = "/work"
 BARE_MODULES = frozenset(sys.modules)  # set by the boot line to what a bare interpreter has loaded
+LOADED = {}  # name of a module beyond those -> its first part; see note_loaded
 INTERRUPTED = -signal.SIGINT
 SIMPLE = re.compile(r"python3? (-c )?[\w./-]+( [\w./=,:+-]+)*")
 
@@ -51,6 +52,11 @@ def find_program(argv):
     return None if b"\0" in source else (path, source, argv[1:], os.path.dirname(real))
 
 
+def note_loaded():
+    """Called once, when everything is loaded that programs shall find loaded."""
+    LOADED.update({name: name.partition(".")[0] for name in sys.modules if name not in BARE_MODULES})
+
+
 def _fresh_modules(folder):
     """Forget what was loaded beyond a bare interpreter, if the program's folder has a module of such a name.
 
@@ -59,11 +65,10 @@ def _fresh_modules(folder):
         here = {name.partition(".")[0] for name in os.listdir(folder or ".")}
     except OSError:
         here = set()
-    loaded = [name for name in sys.modules if name not in BARE_MODULES]
-    if here.isdisjoint(name.partition(".")[0] for name in loaded):
+    if here.isdisjoint(LOADED.values()):
         return
-    for name in loaded:
-        del sys.modules[name]
+    for name in LOADED:
+        sys.modules.pop(name, None)
 
 
 def run(argv, filename, source, arguments, folder):
