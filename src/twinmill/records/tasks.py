@@ -55,6 +55,23 @@ class Budget(Record):
     """0 = no deadline (deterministic runs)"""
 
 
+class ToolWait(Record):
+    """How long each call of a task's tools waits beside its work: lognormal, and a pure function of the attempt's seed
+    and the number of the call. `finish` ends the attempt and does not wait.
+
+    Example: ToolWait(median_s=0.2, p99_over_p50=20.0): half of the calls wait below 0.2 s, one in a hundred above 4 s.
+    """
+
+    median_s: float
+    p99_over_p50: float
+
+    def __post_init__(self) -> None:
+        if not (self.median_s > 0 and self.p99_over_p50 >= 1):
+            raise ValueError(
+                f"median_s must be above 0 and p99_over_p50 at least 1; got {self.median_s}, {self.p99_over_p50}"
+            )
+
+
 class GraderKind(Enum):
     CASES = "cases"
     """calls and expected values, compared outside the candidate's process"""
@@ -109,5 +126,7 @@ class Task(Record):
     grader: Grader
     public_cases: tuple[Case, ...] = ()
     """what the agent's own `test` tool runs; empty = the tool runs the workspace's own tests"""
+    tool_wait: ToolWait | None = None
+    """None = a tool takes as long as its work does"""
     origin: Origin = Origin.CURATED
     tags: tuple[str, ...] = ()

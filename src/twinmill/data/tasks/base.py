@@ -35,11 +35,12 @@ TASKSETS = {
     "tinyrepo": "twinmill.data.tasks.tinyrepo:TinyRepo",
     "humaneval": "twinmill.data.tasks.humaneval:HumanEval",
     "harbor": "twinmill.data.tasks.harbor:Harbor",
+    "waiting": "twinmill.data.tasks.waiting:Waiting",
 }
 
 
 def open_taskset(spec: str) -> TaskSet:
-    """ "tinyrepo:LEVEL", "humaneval", "harbor:FOLDER"."""
+    """ "tinyrepo:LEVEL", "humaneval", "harbor:FOLDER", "waiting:MEDIAN_S:ANOTHER"."""
     name, _, argument = spec.partition(":")
     if name not in TASKSETS:
         raise ValueError(f"no task set {name!r}; there are {', '.join(TASKSETS)}")

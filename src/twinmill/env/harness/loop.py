@@ -30,6 +30,7 @@ from twinmill.records.tasks import Task, ToolSpec
 
 from .experts import ExpertTrace
 from .tools import SPECS, Scene, ToolError, use
+from .waits import waits
 
 
 class HarnessConfig(Record):
@@ -94,11 +95,12 @@ async def run_attempt(
     tools = [SPECS[name] for name in task.tools]
     prompt = renderer.open(task.messages, tools)
     state = _State(ids=list(prompt), appended=prompt)
+    scene = Scene(machine, task, config.tool_s, None if task.tool_wait is None else waits(task.tool_wait, who.seed))
     error: Failure | None = None
     try:
         async with asyncio.timeout(task.budget.wall_s or None):
             await machine.start()
-            stop = await _turns(task, who, state, tools, engine, renderer, Scene(machine, task, config.tool_s), config)
+            stop = await _turns(task, who, state, tools, engine, renderer, scene, config)
     except TimeoutError:
         stop = StopReason.DEADLINE
     except MachineDestroyed:
@@ -156,7 +158,7 @@ async def _turns(
                 observation=None if over else "\n".join(observations),
                 started=started if config.stamps else 0.0,
                 seconds=time.time() - started if config.stamps else 0.0,
-            )  # fmt: skip
+            )
         )
         if over:
             return StopReason.FINISHED

@@ -5,8 +5,9 @@ in words; an InfrastructureError of the machine passes through and ends the epis
 timings, no temporary paths.
 """
 
+import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class Scene:
     task: Task
     deadline_s: float = 10.0
     """of one command"""
+    waits: Iterator[float] | None = None
+    """seconds that each call waits before its work (Task.tool_wait); None = no call waits"""
 
 
 OUTPUT_CHARS = 4000
@@ -147,4 +150,6 @@ TOOLS: dict[str, Tool] = {
 
 async def use(scene: Scene, name: str, arguments: dict[str, Any]) -> str:
     """One call. Raises ToolError for the model's mistakes; infrastructure errors pass through."""
+    if scene.waits is not None:
+        await asyncio.sleep(next(scene.waits))
     return await TOOLS[name](scene, **arguments)
