@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
@@ -48,26 +49,32 @@ def test_a_kill_from_outside():
     play(body)
 
 
-def test_a_host_that_refuses_to_nest_is_found_out_by_trying(monkeypatch):
-    """The forge is told a number for a system call that does not exist, as on a host that forbids it."""
+@pytest.mark.parametrize(
+    ("guest", "there", "instead"),
+    [
+        ("forge_guest.py", '{"x86_64": 56, "aarch64": 220}', '{"x86_64": 9999, "aarch64": 9999}'),
+        ("init_guest.py", '_mount("proc", "/proc", "proc"', '_mount("proc", "/proc", "no such file system"'),
+    ],
+    ids=["clone", "mount"],
+)
+def test_a_host_that_refuses_to_nest_is_found_out_by_trying(monkeypatch, guest, there, instead):
+    """The guests ask the kernel for what does not exist, and are refused as by a host that forbids it."""
     monkeypatch.setattr(cells._sources, "nests", True)
-    text = cells.Path.read_text
-    numbers = '{"x86_64": 56, "aarch64": 220}'
-    assert numbers in text(cells.Path(cells.__file__).parent / "forge_guest.py")
+    text = Path.read_text
+    assert there in text(Path(cells.__file__).parent / guest)
+    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: text(path, *a, **k).replace(there, instead))
 
-    def read_text(path, *args, **kwargs):
-        return text(path, *args, **kwargs).replace(numbers, '{"x86_64": 9999, "aarch64": 9999}')
-
-    monkeypatch.setattr(cells.Path, "read_text", read_text)
-
-    async def body():
+    async def one():
         machine = NamespaceMachine(MachineSpec())
         await machine.start()
         try:
             assert machine._cell.nest is None
-            assert (await machine.exec(["echo", "hi"], timeout_s=5)).stdout == "hi\n"
+            assert (await machine.exec(["echo", "hi"], timeout_s=10)).stdout == "hi\n"
         finally:
             await machine.close()
 
-    asyncio.run(body())
+    async def several():
+        await asyncio.gather(*[one() for _ in range(3)])
+
+    asyncio.run(several())
     assert cells._sources.nests is False

@@ -46,4 +46,5 @@ def open_taskset(spec: str) -> TaskSet:
         raise ValueError(f"no task set {name!r}; there are {', '.join(TASKSETS)}")
     module, _, cls = TASKSETS[name].partition(":")
     made = getattr(import_module(module), cls)
-    return made(argument) if argument else made()
+    opened: TaskSet = made(argument) if argument else made()
+    return opened

@@ -18,11 +18,8 @@ from typing import Any
 
 from twinmill.records.tasks import Budget, Case, Grader, GraderKind, MachineSpec, Message, Task
 
-SPLITS = {
-    "all": lambda i: True,
-    "train": lambda i: i % 4 != 3,
-    "heldout": lambda i: i % 4 == 3,
-}
+SPLITS = {"all": (0, 1, 2, 3), "train": (0, 1, 2), "heldout": (3,)}
+"""split -> remainders of the problem's number by 4"""
 TOOLS = ("read", "replace", "write", "run", "test", "finish")
 COUNT = 164
 CHECK = "check.py"
@@ -49,7 +46,7 @@ class HumanEval:
     def ids(self, split: str) -> Sequence[str]:
         if split not in SPLITS:
             raise ValueError(f"humaneval has splits {', '.join(SPLITS)}, not {split!r}")
-        return [f"humaneval/{i}" for i in range(COUNT) if SPLITS[split](i)]
+        return [f"humaneval/{i}" for i in range(COUNT) if i % 4 in SPLITS[split]]
 
     def load(self, task_id: str) -> Task:
         problem, number = _find(task_id)

@@ -62,8 +62,7 @@ class Cell:
         if self.nest is not None:
             status = await self.nest.fate(self.id)
             return None if status is None else os.waitstatus_to_exitcode(status)
-        assert self.process is not None
-        code = await asyncio.to_thread(self.process.wait, END_S)
+        code = await asyncio.to_thread(end, self.process) if self.process is not None else 0
         return 128 - code if code > 128 else code  # bubblewrap reports signal n as 128 + n
 
 
@@ -137,11 +136,11 @@ async def _open(limits: Limits, group: Group) -> Cell:
         try:
             return await _open_nested(limits, group)
         except Refused:
-            nest = _sources.nest
-            if nest is None or nest.alive > 0 or nest.fates:
-                raise
-            _sources.nests = False  # not on this host: the very first one was refused
-            nest.retire()
+            if _sources.nest is not None:
+                if _sources.nest.served:
+                    raise
+                _sources.nest.retire()
+            _sources.nests = False  # not on this host: not one was ever made
     return await _open_alone(limits, group)
 
 
@@ -153,7 +152,7 @@ async def _open_nested(limits: Limits, group: Group) -> Cell:
             id = nest.order(guest_limits(limits, group), theirs)
         pid = await greeting(ours)
         cell = Cell(ours, pid, os.pidfd_open(pid), group, nest=nest, id=id)
-    except EOFError:
+    except (EOFError, ConnectionError):
         ours.close()
         there, why = nest.listen(), said(nest.complaints)
         if not there:
@@ -163,6 +162,7 @@ async def _open_nested(limits: Limits, group: Group) -> Cell:
         ours.close()
         raise
     nest.alive += 1
+    nest.served = True
     return cell
 
 
@@ -197,7 +197,7 @@ async def close_cell(cell: Cell) -> None:
         async with asyncio.timeout(END_S):
             await readable(cell.pidfd)
             if cell.process is not None:
-                await asyncio.to_thread(cell.process.wait, END_S)
+                await asyncio.to_thread(end, cell.process)
     except TimeoutError:
         raise MachineLostError(f"process {cell.pid} does not end within {END_S:g} s of SIGKILL") from None
     finally:

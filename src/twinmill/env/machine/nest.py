@@ -76,13 +76,13 @@ def said(complaints: int) -> str:
     return os.pread(complaints, 2000, max(0, os.fstat(complaints).st_size - 2000)).decode(errors="replace").strip()
 
 
-def end(process: Process, patience_s: float = 0.5) -> None:
-    """Collect a sandbox whose socket was closed; kill it if it does not end by itself (a stopped one)."""
+def end(process: Process, patience_s: float = 0.5) -> int:
+    """Collect a sandbox whose end is near; kill it if that does not come by itself (a stopped one). Its status."""
     try:
-        process.wait(patience_s)
+        return process.wait(patience_s)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(10)
+        return process.wait(10)
 
 
 @dataclass
@@ -98,6 +98,8 @@ class Nest:
     """CPU seconds of the machines that ended, with everything that ran in them"""
     alive: int = 0
     made: int = 0
+    served: bool = False
+    """at least one machine came to life"""
     retired: bool = False
     """makes no new machines and ends with its last one"""
 
