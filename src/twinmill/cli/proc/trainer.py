@@ -132,12 +132,14 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
     decoder, _ = hf.load_folder(folder)
     reference = hf.load_folder(folder)[0] if config.rl.preparation.credit.kl > 0 else None
     report = emit_to(role)
+    started = time.monotonic()
 
     def emit(step: StepReport) -> None:
-        """A step's report, and the span in which the trainer was busy with it."""
+        """A step's report, the span in which the trainer was busy with it, and the processor time since its start."""
         end = time.time()
         busy = sum(s for phase, s in step.seconds.items() if phase not in ("wait", "total"))
         role.metrics.write("busy", lane="train", start=end - busy, end=end, what="step")
+        role.metrics.write("cpu", lane=role.name, cpu_s=time.process_time(), wall_s=time.monotonic() - started)
         report(step)
 
     def reject(rejected: Rejected) -> None:
