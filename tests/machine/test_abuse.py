@@ -328,7 +328,7 @@ def test_the_processes_of_a_machine_are_not_root_on_the_host():
 
 def test_huge_output_is_cut_and_costs_no_memory():
     before = available_bytes()
-    result = command("sh", "-c", "yes | head -c 300M; yes >&2", timeout_s=2)
+    result = command("sh", "-c", "yes & yes >&2", timeout_s=1.5)
     assert (len(result.stdout), len(result.stderr), result.truncated, result.timed_out) == (65536, 65536, True, True)
     assert available_bytes() > before - (200 << 20)
 
