@@ -2,8 +2,6 @@
 
 import pytest
 
-from twinmill.env.machine.cells import leftovers
-
 from .toys import CASES, COMMAND, GRADERS, RIGHT, SCRIPT, SECRET, verdict
 
 ALWAYS_EQUAL = """
@@ -201,7 +199,3 @@ def test_printing_and_reading_do_not_disturb_an_honest_answer():
     )
     for grader in (CASES, SCRIPT):
         assert verdict(grader, {"main.py": chatty}).reward == 1.0
-
-
-def test_nothing_is_left_of_dead_owners():
-    assert leftovers() == []
