@@ -1,18 +1,23 @@
 """The last line of every benchmark: one JSON object, judged by the bounds that the benchmark states."""
 
 import json
+import operator
 import os
 import platform
 import sys
 from importlib import metadata
 from pathlib import Path
 
-OPERATORS = {">=": lambda a, b: a >= b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, "<": lambda a, b: a < b, "==": lambda a, b: a == b}  # fmt: skip
+OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq}
 
 
 def machine() -> dict[str, object]:
     model = next(
-        (line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.processor(),
     )
     return {
@@ -26,8 +31,8 @@ def machine() -> dict[str, object]:
 
 def holds(value: object, bound: str) -> bool:
     """bound: "<= 0.05". A missing or NaN value holds nothing."""
-    operator, _, limit = bound.partition(" ")
-    return isinstance(value, int | float) and value == value and OPERATORS[operator](value, float(limit))
+    sign, _, limit = bound.partition(" ")
+    return isinstance(value, int | float) and value == value and OPERATORS[sign](value, float(limit))
 
 
 def finish(bench: str, measured: dict[str, object], must: dict[str, str]) -> None:

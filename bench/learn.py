@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 
 from _result import finish
-
 from twinmill.records import wire
 from twinmill.rollout.evaluate import EvalConfig, Score, interval, per_task
 
 ROOT = Path(__file__).parents[1]
+TWINMILL = (sys.executable, "-m", "twinmill.cli.main")
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 
 
@@ -32,7 +32,7 @@ def run(folder: Path, name: str, *overrides: str) -> tuple[Path, float]:
     if not marker.exists():
         started = time.monotonic()
         sets = [word for item in overrides for word in ("--set", item)]
-        command = [sys.executable, "-m", "twinmill.cli.main", "run", str(ROOT / "recipes" / "learn.py"), "--root", str(root), *sets]
+        command = [*TWINMILL, "run", str(ROOT / "recipes" / "learn.py"), "--root", str(root), *sets]
         with (folder / f"{name}.log").open("w") as log:
             subprocess.run(command, check=True, stdout=log, stderr=log)
         marker.write_text(f"{time.monotonic() - started}\n")
@@ -42,7 +42,7 @@ def run(folder: Path, name: str, *overrides: str) -> tuple[Path, float]:
 def materialized(run_folder: Path, version: int) -> Path:
     out = run_folder / "models" / f"v{version}"
     if not (out / "config.json").exists():
-        command = [sys.executable, "-m", "twinmill.cli.main", "weights", "materialize", str(version), str(out), "--run", str(run_folder)]
+        command = [*TWINMILL, "weights", "materialize", str(version), str(out), "--run", str(run_folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return out
 
@@ -104,7 +104,12 @@ def seed_arms(folder: Path, start: Path, seed: int, tasks: int) -> dict[str, obj
         "sync": scores(materialized(slow, last), tasks, 1),
         "sft_more": scores(more / "models" / "sft", tasks, 1),
     }
-    return {"arms": arms, "seconds": time.monotonic() - began, "rl_seconds": rl_seconds(fast), "sync_seconds": rl_seconds(slow)}
+    return {
+        "arms": arms,
+        "seconds": time.monotonic() - began,
+        "rl_seconds": rl_seconds(fast),
+        "sync_seconds": rl_seconds(slow),
+    }
 
 
 def main() -> None:
@@ -148,7 +153,8 @@ def main() -> None:
         "gain_points": mean(gains),
         "gain_ci95_low": 100 * low,
         "gain_by_seed": [round(g, 2) for g in gains],
-        "window_cost_points": 100 * mean([r["best"]["sync"][1].pass_at(1) - r["best"]["rl"][1].pass_at(1) for r in rows]),
+        "window_cost_points": 100
+        * mean([r["best"]["sync"][1].pass_at(1) - r["best"]["rl"][1].pass_at(1) for r in rows]),
         "pass_at_8_sft": start_scores[1.0].pass_at(8),
         "pass_at_8_rl": mean([r["arms"]["rl"][1.0].pass_at(8) for r in rows]),
         "seconds_per_seed": max(r["seconds"] for r in rows),
@@ -158,7 +164,11 @@ def main() -> None:
         "heldout_loss_before": loss["before"],
         "heldout_loss_after": loss["after"],
     }
-    finish("learn", measured, {"gain_points": ">= 10", "gain_ci95_low": "> 0", "seconds_per_seed": "<= 900", "tasks": ">= 200"})
+    finish(
+        "learn",
+        measured,
+        {"gain_points": ">= 10", "gain_ci95_low": "> 0", "seconds_per_seed": "<= 900", "tasks": ">= 200"},
+    )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import time
 from importlib import metadata
 from pathlib import Path
 
-from _result import finish
 from packaging.requirements import Requirement
+
+from _result import finish
 
 ROOT = Path(__file__).parents[1]
 

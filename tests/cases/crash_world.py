@@ -21,8 +21,8 @@ import msgspec
 
 from twinmill.batch.window import Window, may_start
 from twinmill.data.tasks.tinyrepo import TinyRepo
-from twinmill.publish.manifest import WeightsLog
 from twinmill.publish import PublishConfig
+from twinmill.publish.manifest import WeightsLog
 from twinmill.records.engines import EngineState, Phase
 from twinmill.records.runs import RunRecord
 from twinmill.rollout.mill import Mill, RolloutConfig

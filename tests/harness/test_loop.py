@@ -28,6 +28,8 @@ ROOMY = msgspec.structs.replace(
     TASK, budget=msgspec.structs.replace(TASK.budget, context_tokens=4000, sampled_tokens=800)
 )
 
+PATIENT = HarnessConfig(turn_tokens=200, retry_s=0)
+
 
 def say(name: str, **arguments: str | int) -> list[int]:
     call = ToolCall(name=name, arguments=arguments)
@@ -35,7 +37,7 @@ def say(name: str, **arguments: str | int) -> list[int]:
 
 
 def play(
-    turns, task: Task = ROOMY, *, engine=None, config=HarnessConfig(turn_tokens=200, retry_s=0), **fault
+    turns, task: Task = ROOMY, *, engine=None, config=PATIENT, **fault
 ) -> Episode:
     """`turns`: what the model says, one list of ids per turn."""
     script = list(turns)
@@ -90,7 +92,8 @@ def test_the_context_only_ever_grows_whatever_ids_are_sampled(seed):
         assert after[: len(before) + len(turn.sampled_ids)] == before + turn.sampled_ids
     joined = [i for turn in turns for i in (*turn.input_ids, *turn.sampled_ids)]
     assert joined == contexts[-1] + turns[-1].sampled_ids
-    assert [request.experts_from for request in engine.requests] == [max(0, len(c) - len(t.input_ids) - 1 + (k == 0)) for k, (c, t) in enumerate(zip(contexts, turns))]  # fmt: skip
+    known = [0, *(len(c) + len(t.sampled_ids) - 1 for c, t in zip(contexts, turns))][: len(contexts)]
+    assert [request.experts_from for request in engine.requests] == known
 
 
 @pytest.mark.parametrize(

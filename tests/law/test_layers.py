@@ -61,7 +61,9 @@ def test_a_room_imports_only_what_the_design_allows(room):
             if name == room or name.startswith(room + "."):
                 continue
             fits = any(name == a or name.startswith(a + ".") for a in allowed)
-            assert fits, f"{path.relative_to(ROOT)} imports twinmill.{name}; {room} may import {', '.join(allowed) or 'nothing'}"
+            assert fits, (
+                f"{path.relative_to(ROOT)} imports twinmill.{name}; {room} may import {', '.join(allowed) or 'nothing'}"
+            )
 
 
 def test_only_cli_reads_the_environment():

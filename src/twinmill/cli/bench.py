@@ -20,9 +20,7 @@ def folder() -> Path:
     raise ConfigError("no bench/ here: benchmarks come with a checkout of twinmill; run this inside one")
 
 
-def bench(
-    name: str = "", *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]
-) -> int:
+def bench(name: str = "", *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
     """Run a benchmark; its last line is one JSON object. Without a name: list them."""
     programs = {path.stem: path for path in sorted(folder().glob("*.py")) if not path.stem.startswith("_")}
     if not name:

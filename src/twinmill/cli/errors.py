@@ -21,9 +21,9 @@ def explained() -> Iterator[None]:
     except EXPECTED as error:
         fail(str(error))
     except (ValueError, FileNotFoundError, PermissionError) as error:
-        if not type(error).__module__.startswith("twinmill") and type(error) not in (FileNotFoundError, PermissionError):
-            if not _ours(error):
-                raise
+        plain = type(error) in (FileNotFoundError, PermissionError)
+        if not plain and not type(error).__module__.startswith("twinmill") and not _ours(error):
+            raise
         fail(str(error))
 
 

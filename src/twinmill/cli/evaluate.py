@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from twinmill.cli.blocks import ConfigError
@@ -35,24 +35,24 @@ def evaluate(
     temperature: of sampling; give several to compare
     """
     config = EvalConfig(tasks=tasks, attempts=attempts, split=split, machines=machines, seed=seed)
-    table = Table("temperature", "pass@1", "95 % interval", "pass@8", "lost", "seconds", title=f"{model} on {taskset} {split}")
+    columns = ("temperature", "pass@1", "95 % interval", "pass@8", "lost", "seconds")
+    table = Table(*columns, title=f"{model} on {taskset} {split}")
     with _folder(model) as folder:
         for value in temperature:
             started = time.monotonic()
             with Progress(console=console, transient=True) as progress:
                 bar = progress.add_task(f"temperature {value}", total=tasks * attempts)
-                score = asyncio.run(
-                    score_folder(
-                        folder, taskset, msgspec.structs.replace(config, temperature=value), threads,
-                        on_done=lambda _: progress.advance(bar),
-                    )  # fmt: skip
-                )
+
+                def on_done(_: float | None, progress: Progress = progress, bar: TaskID = bar) -> None:
+                    progress.advance(bar)
+
+                settings = msgspec.structs.replace(config, temperature=value)
+                score = asyncio.run(score_folder(folder, taskset, settings, threads, on_done))
             low, high = interval([v for v in per_task(score) if v == v])
             lost = sum(r is None for row in score.rewards_T_K for r in row)
             best = f"{score.pass_at(8):.1%}" if attempts >= 8 else "-"
-            table.add_row(
-                str(value), f"{score.pass_at(1):.1%}", f"{low:.1%} to {high:.1%}", best, str(lost), f"{time.monotonic() - started:.0f}"
-            )
+            seconds = f"{time.monotonic() - started:.0f}"
+            table.add_row(str(value), f"{score.pass_at(1):.1%}", f"{low:.1%} to {high:.1%}", best, str(lost), seconds)
     console.print(table)
 
 

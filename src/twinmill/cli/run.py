@@ -115,7 +115,9 @@ def specs(folder: RunFolder) -> tuple[tuple[ProcessSpec, ...], str]:
 
     def role(module: str, name: str, *, tier: int, threads: int = 1, beat_s: float = 30.0) -> ProcessSpec:
         argv = (sys.executable, "-m", f"twinmill.cli.proc.{module}", str(folder.path), name)
-        return ProcessSpec(name=name, argv=argv, restart=again, tier=tier, cpu_threads=threads, beat_s=beat_s, grace_s=5)
+        return ProcessSpec(
+            name=name, argv=argv, restart=again, tier=tier, cpu_threads=threads, beat_s=beat_s, grace_s=5
+        )
 
     found = [role("trainer", "trainer", tier=0, threads=blocks.get("trainer_threads", int), beat_s=120)]
     if blocks.has("experts"):

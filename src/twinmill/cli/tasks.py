@@ -69,9 +69,7 @@ def show_(task_id: str, *, taskset: str | None = None, oracle: bool = False) -> 
             console.print(Panel(Syntax(text, "python", line_numbers=True), title=f"oracle: {path}"))
 
 
-def validate_(
-    taskset: str = "tinyrepo:0", *, split: str = "train", count: int = 50, machine: str = "namespace"
-) -> int:
+def validate_(taskset: str = "tinyrepo:0", *, split: str = "train", count: int = 50, machine: str = "namespace") -> int:
     """Prove tasks: tests fail before, pass after the oracle, and an empty patch scores 0. Exit code 1 if one does not."""
     from twinmill.env.reward.validate import validate
 
@@ -85,7 +83,9 @@ def validate_(
     bad = [row for row in rows if not row.ok]
     for row in bad[:20]:
         console.print(f"[red]{row.task_id}[/]: {row.problem}")
-    console.print(f"{len(rows) - len(bad)} of {len(rows)} tasks hold: fail before, pass after the oracle, empty patch 0")
+    console.print(
+        f"{len(rows) - len(bad)} of {len(rows)} tasks hold: fail before, pass after the oracle, empty patch 0"
+    )
     return 1 if bad else 0
 
 

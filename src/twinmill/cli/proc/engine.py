@@ -1,6 +1,7 @@
 """Process role `engine/<cluster>`: one embedded engine, its subscriber and mirror. The model comes from the weights log."""
 
 import asyncio
+import contextlib
 import json
 import signal
 import time
@@ -46,7 +47,9 @@ async def main(role: Role) -> None:
     try:
         async with EngineServer(engine, role.run.socket(f"engine-{role.part}")), asyncio.TaskGroup() as group:
             group.create_task(_report(role, engine))
-            await follow(engine, subscriber, blocks.get("sync", SyncConfig), on_installed=on_installed, on_outage=on_outage)
+            await follow(
+                engine, subscriber, blocks.get("sync", SyncConfig), on_installed=on_installed, on_outage=on_outage
+            )
     finally:
         engine.close()
 
@@ -83,7 +86,5 @@ async def _report(role: Role, engine: EmbeddedEngine) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(asyncio.CancelledError):
         asyncio.run(main(enter()))
-    except asyncio.CancelledError:
-        pass

@@ -69,7 +69,10 @@ def open_engine(config: RunConfig, blobs, prepared: Prepared) -> EmbeddedEngine:
     torch.set_num_threads(1)
     assert prepared.version.config is not None
     return EmbeddedEngine(
-        from_hf(json.loads(blobs.get_ref(prepared.version.config))), config.engine, engine_id="evaluator", cluster="evaluator"
+        from_hf(json.loads(blobs.get_ref(prepared.version.config))),
+        config.engine,
+        engine_id="evaluator",
+        cluster="evaluator",
     )
 
 

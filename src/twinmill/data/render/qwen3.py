@@ -22,6 +22,7 @@ _USAGE = (
     "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
     '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
+_MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 _NO_THINKING = "<think>\n\n</think>\n\n"
 
 
@@ -46,7 +47,7 @@ class Qwen3Renderer:
         self.stop_ids = frozenset(i for i in (self._end, eot) if i is not None)
         self.start_id = self._end if eot is None else eot
         # Markup tokens that the template itself writes; ordinary text that spells them is kept as text.
-        self._markup = {t: i for t in ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>") if (i := tokenizer.token_to_id(t)) is not None}  # fmt: skip
+        self._markup = {token: i for token in _MARKUP if (i := tokenizer.token_to_id(token)) is not None}
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Qwen3Renderer":

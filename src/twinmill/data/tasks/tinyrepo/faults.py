@@ -16,7 +16,8 @@ _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
 
 def _swap(line: str, table: dict[str, tuple[str, ...]], rng: random.Random) -> str | None:
     """Replace one occurrence of one key (whole tokens, longest first) by one of its values."""
-    pattern = re.compile("|".join(sorted((rf"(?<![\w]){re.escape(k)}(?![\w])" if k[0].isalpha() else re.escape(k) for k in table), key=len, reverse=True)))  # fmt: skip
+    keys = sorted(table, key=len, reverse=True)
+    pattern = re.compile("|".join(rf"\b{re.escape(key)}\b" if key[0].isalpha() else re.escape(key) for key in keys))
     hits = list(pattern.finditer(line))
     if not hits:
         return None
@@ -36,7 +37,10 @@ def operator(lines: list[str], at: int, rng: random.Random) -> str | None:
 
 
 def comparison(lines: list[str], at: int, rng: random.Random) -> str | None:
-    table = {" < ": (" > ", " <= "), " > ": (" < ", " >= "), " <= ": (" >= ", " < "), " >= ": (" <= ", " > "), " == ": (" != ",), " != ": (" == ",)}  # fmt: skip
+    table = {
+        " < ": (" > ", " <= "), " > ": (" < ", " >= "), " <= ": (" >= ", " < "), " >= ": (" <= ", " > "),
+        " == ": (" != ",), " != ": (" == ",),
+    }  # fmt: skip
     return _swap(lines[at], table, rng)
 
 
@@ -130,7 +134,10 @@ def bracket(lines: list[str], at: int, rng: random.Random) -> str | None:
 
 
 def index(lines: list[str], at: int, rng: random.Random) -> str | None:
-    table = {"[0]": ("[1]", "[-1]"), "[-1]": ("[0]", "[-2]"), "[1:]": ("[:1]", "[2:]"), "[:-1]": ("[-1:]", "[1:]"), "[::-1]": ("[::1]",), "[::2]": ("[::3]",), "[0:2]": ("[0:1]", "[2:]")}  # fmt: skip
+    table = {
+        "[0]": ("[1]", "[-1]"), "[-1]": ("[0]", "[-2]"), "[1:]": ("[:1]", "[2:]"), "[:-1]": ("[-1:]", "[1:]"),
+        "[::-1]": ("[::1]",), "[::2]": ("[::3]",), "[0:2]": ("[0:1]", "[2:]"),
+    }  # fmt: skip
     return _swap(lines[at], table, rng)
 
 

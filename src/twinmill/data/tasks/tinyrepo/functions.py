@@ -383,12 +383,19 @@ def steps(rng: random.Random) -> Function:
         k = rng.randint(2, 9)
         line, phrase, name = rng.choice(
             (
-                (f"{r} += {k}", f"plus {k}", "plus"), (f"{r} -= {k}", f"minus {k}", "minus"), (f"{r} *= {k}", f"times {k}", "times"),
-                (f"{r} += {b}", f"plus {b}", "plus"), (f"{r} -= {b}", f"minus {b}", "minus"), (f"{r} *= {b}", f"times {b}", "times"),
-                (f"{r} = abs({r})", "without sign", "abs"), (f"{r} = -{r}", "negated", "neg"), (f"{r} = {r} % {k}", f"modulo {k}", "mod"),
-                (f"{r} = min({r}, {k})", f"at most {k}", "most"), (f"{r} = max({r}, {k})", f"at least {k}", "least"),
+                (f"{r} += {k}", f"plus {k}", "plus"),
+                (f"{r} -= {k}", f"minus {k}", "minus"),
+                (f"{r} *= {k}", f"times {k}", "times"),
+                (f"{r} += {b}", f"plus {b}", "plus"),
+                (f"{r} -= {b}", f"minus {b}", "minus"),
+                (f"{r} *= {b}", f"times {b}", "times"),
+                (f"{r} = abs({r})", "without sign", "abs"),
+                (f"{r} = -{r}", "negated", "neg"),
+                (f"{r} = {r} % {k}", f"modulo {k}", "mod"),
+                (f"{r} = min({r}, {k})", f"at most {k}", "most"),
+                (f"{r} = max({r}, {k})", f"at least {k}", "least"),
             )
-        )  # fmt: skip
+        )
         body.append(line)
         phrases.append(phrase)
         names.append(name)

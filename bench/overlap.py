@@ -1,0 +1,144 @@
+"""What does asynchrony buy? The same slots with window 0 and with window 2, bound by computing and by waiting tools.
+
+    twinmill bench overlap
+
+Both are ordinary runs of recipes/overlap.py from models/nano; only `rl.window.window` and, for window 0, the threads
+differ. Synchronous training may use every core for either mill in turn, so window 0 gets the best of all splits of
+threads between trainer and engines, found by short runs; window 2 keeps the recipe's one thread each.
+
+    compute    sampled hot, so that turns are long and machines idle: all that counts is model work
+    waits      task set waiting:tinyrepo:0 at temperature 1: every call of a tool takes a declared lognormal time, p99/p50 =
+               20. The trainer is the slower mill here (unshared prompts, a reference in the reward): whether it ever waits
+               says something about the window only where it is not starved for lack of engines.
+
+Speedups are of wall time from the first slot's admission to the last commit, so the pipeline's filling and draining count.
+busy_frac is of the compute case, trainer_waiting_frac of the other, both from the end of the first step on; what
+else is meant by the keys is said in _runs.py. Everything is measured on one machine, one run each, in turn.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from _result import finish
+from _runs import ROOT, Trace, play
+
+RECIPE = ROOT / "recipes" / "overlap.py"
+MUST = {
+    "speedup_compute": ">= 1.1",
+    "speedup_waits": ">= 1.4",
+    "trainer_waiting_frac": "<= 0.05",
+    "busy_frac": ">= 0.85",
+    "staleness_max": "<= 2",
+    "drop_bias_by_length": "== 0",
+}
+WAITS = (
+    "taskset=waiting:{median_s}:tinyrepo:0",
+    "harness.temperature=1.0",
+    "rl.compute.temperature=1.0",
+    "harness.turn_tokens=64",
+    "rl.preparation.tokens_per_episode=32",
+    "rl.preparation.packing.share=false",
+    "rl.preparation.credit.kl=0.001",
+)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Threads of the trainer and of each engine."""
+
+    trainer: int
+    engine: int
+
+    def overrides(self) -> list[str]:
+        return [f"trainer_threads={self.trainer}", *(f"clusters.{i}.threads={self.engine}" for i in (0, 1))]
+
+    def __str__(self) -> str:
+        return f"trainer {self.trainer}, engines {self.engine}"
+
+
+def splits(cores: int) -> list[Split]:
+    """All splits worth trying: both mills never work at once, so each may have one core, half of them or all."""
+    some = sorted({1, max(1, cores // 2), cores})
+    return [Split(trainer, engine) for trainer, engine in product(some, some)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape of work, run by run."""
+
+    name: str
+    overrides: tuple[str, ...]
+    folder: Path
+    deadline_s: float
+
+    def run(self, label: str, steps: int, window: int, more: Sequence[str] = ()) -> Trace:
+        overrides = [*self.overrides, f"rl.steps={steps}", f"rl.window.window={window}", *more]
+        trace = Trace.read(play(RECIPE, self.folder / self.name / label, overrides, self.deadline_s))
+        print(
+            f"{self.name}, {label}: {trace.wall_s:.1f} s, {trace.step_s:.2f} s a step, trainer waits "
+            f"{trace.waiting_frac:.1%}, {trace.sampled_tokens / len(trace.attempts):.0f} tokens an attempt",
+            flush=True,
+        )
+        return trace
+
+    def both(self, steps: int, probe_steps: int) -> tuple[Trace, Trace, Split]:
+        """(window 0 at its best split, window 2, that split)."""
+        probes = {
+            split: self.run(f"probe {split}", probe_steps, 0, split.overrides()) for split in splits(cores_here())
+        }
+        best = min(probes, key=lambda split: probes[split].wall_s)
+        return self.run("window 0", steps, 0, best.overrides()), self.run("window 2", steps, 2), best
+
+
+def cores_here() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def measured(compute: tuple[Trace, Trace, Split], waits: tuple[Trace, Trace, Split]) -> dict[str, object]:
+    """The figures, from (window 0, window 2, split of window 0) of either case."""
+    biases = [trace.drop_bias_by_length for trace in (compute[1], waits[1])]
+    return {
+        "speedup_compute": compute[0].wall_s / compute[1].wall_s,
+        "speedup_waits": waits[0].wall_s / waits[1].wall_s,
+        "trainer_waiting_frac": waits[1].waiting_frac,
+        "busy_frac": compute[1].busy_frac(cores_here()),
+        "staleness_max": max(compute[1].staleness_max, waits[1].staleness_max),
+        "drop_bias_by_length": max(biases, key=lambda bias: (bias != bias, abs(bias))),
+        "trainer_waiting_frac_compute": compute[1].waiting_frac,
+        "trainer_waiting_frac_window_0": waits[0].waiting_frac,
+        "busy_frac_window_0": compute[0].busy_frac(cores_here()) if len(compute[0].steps) > 2 else None,
+        "split_compute": str(compute[2]),
+        "split_waits": str(waits[2]),
+        "tokens_ratio_compute": compute[1].sampled_tokens / compute[0].sampled_tokens,
+        "tokens_ratio_waits": waits[1].sampled_tokens / waits[0].sampled_tokens,
+        "tool_s_per_attempt": sum(line["machine_s"] for line in waits[1].attempts) / len(waits[1].attempts),
+        "slots": len(compute[1].steps) * len(compute[1].steps[0]["slots"]),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps of each measured run")
+    parser.add_argument("--probe-steps", type=int, default=2, help="steps of the runs that look for the best split")
+    parser.add_argument("--wait-s", type=float, default=0.08, help="median wait of a tool's call, seconds")
+    parser.add_argument("--set", action="append", default=[], help="override of every run, as in twinmill run")
+    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench-overlap")
+    parser.add_argument("--deadline-s", type=float, default=900.0, help="of one run")
+    args = parser.parse_args(arguments)
+    folder = args.folder / time.strftime("%Y%m%d-%H%M%S")
+    waits = tuple(item.format(median_s=args.wait_s) for item in WAITS)
+    shapes = {"compute": (), "waits": waits}
+    found = {
+        name: Case(name, (*overrides, *args.set), folder, args.deadline_s).both(args.steps, args.probe_steps)
+        for name, overrides in shapes.items()
+    }
+    finish("overlap", measured(found["compute"], found["waits"]), MUST)
+
+
+if __name__ == "__main__":
+    main()
