@@ -82,9 +82,8 @@ def test_the_end_of_the_forge_loses_its_machines_and_the_next_start_makes_a_new_
 
 
 def test_a_stopped_forge_is_given_up_while_its_machines_go_on(monkeypatch):
-    monkeypatch.setattr(cells, "START_S", 0.5)
-
     async def body(machine):
+        monkeypatch.setattr(cells, "START_S", 0.5)
         forge = machine._cell.nest.process.pid
         stopped = [pid for pid, line in descendants(forge).items() if "forge_guest" in line] + [forge]
         for pid in stopped:
