@@ -33,7 +33,7 @@ def a_sample(n, name="e", *, advantage=1.0, prompt=2, version=0, seed=0):
 def as_the_engine_would(decoder, sample, temperature=1.0, record=False):
     """The sample with the log-probabilities (and experts) of its own forward."""
     [m] = pack([sample], Packing(), 1.0, drop_idle=False).microbatches
-    out = decoder(*inputs_of(m))
+    out = decoder(**inputs_of(m))
     rows = torch.from_numpy(np.flatnonzero(m.mask))
     logprobs = np.zeros(len(m.token_ids), np.float32)
     logprobs[m.mask] = logprobs_at(decoder, out.hidden, m, rows, temperature).numpy()

@@ -1,12 +1,13 @@
-"""Samples -> microbatches: rows of at most T tokens, first-fit, longest first. Nothing is cut or padded.
+"""Samples -> microbatches: rows of at most T tokens, first-fit, largest first. Nothing is cut or padded.
 
-A sample longer than T gets a row of its own. Attention never crosses a segment, so packing changes no result
-but the last bits of fp32 sums; `unpacked` gives every sample its own row, for runs in which even these must
-match the engine.
+A sample longer than T gets a row of its own. Samples that begin alike, as the attempts of a group do, stand in one row
+where they fit, and what they share is computed once (batch/rows.py). Attention never crosses a segment but into what it
+continues, so neither changes a result but the last bits of fp32 sums; `unpacked` gives every sample its own row, for
+runs in which even these must match the engine.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +15,18 @@ from msgspec import Struct
 
 from twinmill.records.samples import Microbatch, Sample
 
+from .rows import Family, alone, families, first_fit
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
 
 class Packing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: int = 2048
-    """tokens of one microbatch; bounds the trainer's memory. A longer sample gets a microbatch of its own"""
+    """tokens that one microbatch computes; bounds the trainer's memory. A longer sample gets a microbatch of its own"""
+    share: bool = True
+    """samples that begin alike (a group's prompt) stand in one microbatch, and what they share is computed once"""
     unpacked: bool = False
-    """every sample is its own microbatch: bitwise equal to the engine's strict parity mode, and slower"""
+    """every sample is its own microbatch and shares nothing: bitwise equal to the engine's strict parity, and slower"""
     keep_idle: bool = False
     """also compute samples whose advantages are all 0: no gradient comes of it, but mismatch is measured"""
 
@@ -45,61 +52,96 @@ def pack(samples: Sequence[Sample], packing: Packing, denominator: float, *, dro
     busy = [sample for sample in samples if _carries_loss(sample, drop_idle and not packing.keep_idle)]
     for sample in busy:
         _check(sample)
-    rows = [[s] for s in busy] if packing.unpacked else _first_fit(busy, packing.tokens)
-    return Packed([_microbatch(row, denominator) for row in rows], len(samples) - len(busy))
+        _check_replay(sample, busy[0])
+    return Packed([_microbatch(row, denominator) for row in _rows(busy, packing)], len(samples) - len(busy))
+
+
+def by_sample(microbatch: Microbatch, values: npt.NDArray[Scalar]) -> dict[str, npt.NDArray[Scalar]]:
+    """`values` [T, ...] by sample id, each [N, ...]: those of the segment that it continues, then its own."""
+    parts = np.split(values, np.cumsum(microbatch.segment_lens)[:-1])
+    shared = set(microbatch.parents)
+    wholes = [
+        part if parent < 0 else np.concatenate((parts[parent], part))
+        for i, (part, parent) in enumerate(zip(parts, microbatch.parents, strict=True))
+        if i not in shared
+    ]
+    return dict(zip(microbatch.sample_ids, wholes, strict=True))
 
 
 def _carries_loss(sample: Sample, drop_idle: bool) -> bool:
     return bool((sample.mask & (sample.advantages != 0)).any() if drop_idle else sample.mask.any())
 
 
-def _first_fit(samples: Sequence[Sample], tokens: int) -> list[list[Sample]]:
-    """Longest first, ties in the given order: deterministic, and near the fewest possible rows."""
-    rows: list[list[Sample]] = []
-    room: list[int] = []
-    for sample in sorted(samples, key=lambda sample: -len(sample.token_ids)):
-        need = len(sample.token_ids)
-        at = next((i for i, free in enumerate(room) if need <= free), len(rows))
-        if at == len(rows):
-            rows.append([])
-            room.append(tokens)
-        rows[at].append(sample)
-        room[at] -= need
-    return rows
+def _rows(samples: Sequence[Sample], packing: Packing) -> list[list[Family]]:
+    if packing.unpacked:
+        return [[family] for family in alone(samples)]
+    units = families(samples, packing.tokens) if packing.share else alone(samples)
+    return [[units[i] for i in row] for row in first_fit([unit.tokens for unit in units], packing.tokens)]
 
 
-def _microbatch(row: Sequence[Sample], denominator: float) -> Microbatch:
-    lens = tuple(len(sample.token_ids) for sample in row)
+class _Piece(NamedTuple):
+    """Tokens [first, stop) of a sample: one segment of a row, which continues piece `parent` of it (-1 = none)."""
+
+    sample: Sample
+    first: int
+    stop: int
+    parent: int = -1
+
+    @property
+    def last(self) -> bool:
+        """Does the sample end here?"""
+        return self.stop == len(self.sample.token_ids)
+
+    def of(self, values: npt.NDArray[Scalar]) -> npt.NDArray[Scalar]:
+        return values[self.first : self.stop]
+
+
+def _pieces(row: Sequence[Family]) -> Iterator[_Piece]:
+    at = 0
+    for samples, shared in row:
+        parent = -1
+        if shared:
+            yield _Piece(samples[0], 0, shared)
+            parent, at = at, at + 1
+        for sample in samples:
+            yield _Piece(sample, shared, len(sample.token_ids), parent)
+            at += 1
+
+
+def _microbatch(row: Sequence[Family], denominator: float) -> Microbatch:
+    pieces = list(_pieces(row))
     return Microbatch(
-        token_ids=np.concatenate([s.token_ids for s in row]),
-        positions=np.concatenate([np.arange(n, dtype=np.int64) for n in lens]),
-        segment_lens=lens,
-        mask=np.concatenate([s.mask for s in row]),
-        logprobs=np.concatenate([s.logprobs for s in row]),
-        advantages=np.concatenate([s.advantages for s in row]),
-        weights=np.concatenate(
-            [np.ones(n, np.float32) if s.weights is None else s.weights for s, n in zip(row, lens, strict=True)]
-        ),
-        versions=np.concatenate([s.versions for s in row]),
-        sample_ids=tuple(f"{s.episode_id}/{s.segment}" for s in row),
+        token_ids=np.concatenate([p.of(p.sample.token_ids) for p in pieces]),
+        positions=np.concatenate([np.arange(p.first, p.stop, dtype=np.int64) for p in pieces]),
+        segment_lens=tuple(p.stop - p.first for p in pieces),
+        parents=tuple(p.parent for p in pieces),
+        mask=np.concatenate([p.of(p.sample.mask) for p in pieces]),
+        logprobs=np.concatenate([p.of(p.sample.logprobs) for p in pieces]),
+        advantages=np.concatenate([p.of(p.sample.advantages) for p in pieces]),
+        weights=np.concatenate([_weights(p) for p in pieces]),
+        versions=np.concatenate([p.of(p.sample.versions) for p in pieces]),
+        sample_ids=tuple(f"{p.sample.episode_id}/{p.sample.segment}" for p in pieces if p.last),
         denominator=denominator,
-        experts=_packed_experts(row),
+        experts=_packed_experts(pieces),
     )
 
 
-def _packed_experts(row: Sequence[Sample]) -> npt.NDArray[np.int32] | None:
-    """[T, layers, top_k]. A segment's last position predicts nothing, so it was never recorded: -1."""
+def _weights(piece: _Piece) -> npt.NDArray[np.float32]:
+    if piece.sample.weights is None:
+        return np.ones(piece.stop - piece.first, np.float32)
+    return piece.of(piece.sample.weights)
+
+
+def _packed_experts(pieces: Sequence[_Piece]) -> npt.NDArray[np.int32] | None:
+    """[T, layers, top_k]. A sample's last position predicts nothing, so it was never recorded: -1."""
     parts: list[npt.NDArray[np.int32]] = []
-    for sample in row:
-        if sample.experts is None:
-            if any(other.experts is not None for other in row):
-                raise ValueError(
-                    f"{sample.episode_id}/{sample.segment} has no experts, others of its step have; router "
-                    "replay is on for every sample of a step or for none"
-                )
+    for piece in pieces:
+        experts = piece.sample.experts
+        if experts is None:
             return None
-        free = np.full((1, *sample.experts.shape[1:]), -1, dtype=np.int32)
-        parts += [sample.experts.astype(np.int32), free]
+        parts.append(piece.of(experts).astype(np.int32))
+        if piece.last:
+            parts.append(np.full((1, *experts.shape[1:]), -1, dtype=np.int32))
     return np.concatenate(parts)
 
 
@@ -119,3 +161,14 @@ def _check(sample: Sample) -> None:
         raise ValueError(f"{sample.episode_id}/{sample.segment}: {n} token ids but {wrong}")
     if sample.mask[0]:
         raise ValueError(f"{sample.episode_id}/{sample.segment}: its first token carries loss, but nothing predicts it")
+
+
+def _check_replay(sample: Sample, other: Sample) -> None:
+    """The samples of a step all have recorded experts, of one model, or none has."""
+    own, theirs = (None if s.experts is None else s.experts.shape[1:] for s in (sample, other))
+    if own != theirs:
+        raise ValueError(
+            f"{sample.episode_id}/{sample.segment} has recorded experts of shape {own} (layers, top k), "
+            f"{other.episode_id}/{other.segment} of {theirs}; router replay is on for every sample of a step or for "
+            "none, and all are of one model"
+        )

@@ -1,4 +1,4 @@
-"""Sample, Microbatch, StepReport: what the training mill passes along. Arrays are numpy, so that no torch is needed here."""
+"""Sample, Microbatch, StepReport: what the training mill passes along. Arrays are numpy: no torch is needed here."""
 
 import numpy as np
 import numpy.typing as npt
@@ -39,22 +39,32 @@ class Sample(Record):
 class Microbatch(Record):
     """Packed samples, one row of T tokens cut into segments. Made by batch.pack, used by train.step.
 
-    Example: two samples of 4 and 3 ids: segment_lens (4, 3), positions [0,1,2,3,0,1,2], T = 7.
+    Example: two samples of 4 and 3 ids: segment_lens (4, 3), parents (-1, -1), positions [0,1,2,3,0,1,2], T = 7.
+
+    Samples that begin alike share their beginning: it is a segment of its own, which theirs continue. Example: samples
+    [1, 2, 5, 9] and [1, 2, 5, 7, 8], of which 9, 7 and 8 carry loss. 5 predicts 9 in one and 7 in the other, so it
+    stays with each, and [1, 2] is shared: segment_lens (2, 2, 3), parents (-1, 0, 0), token_ids [1,2, 5,9, 5,7,8],
+    positions [0,1, 2,3, 2,3,4], T = 7.
     """
 
     token_ids: I64
     positions: I64
+    """of each token in its sample"""
     segment_lens: tuple[int, ...]
+    parents: tuple[int, ...]
+    """parents[i] = the segment that segment i continues, -1 = none; what others continue continues nothing itself. No
+    loss lies on it, nor on the first token of what continues it: a token's predictor is always the row before it"""
     mask: Bool
     logprobs: F32
     advantages: F32
     weights: F32
     versions: I64
     sample_ids: tuple[str, ...]
+    """one per sample: of the segments that no other continues, in order"""
     denominator: float
     """what the summed loss of the whole step is divided by; the same in every microbatch of a step"""
     experts: npt.NDArray[np.int32] | None = None
-    """[T, layers, top_k]; -1 = choose freely (last position of a segment, or no replay)"""
+    """[T, layers, top_k]; -1 = choose freely (last position of a sample)"""
 
 
 class Mismatch(Record):
@@ -85,6 +95,8 @@ class StepReport(Record):
     lr: float
     seconds: dict[str, float]
     """phase -> seconds; "wait" = the trainer had nothing to train on"""
+    computed: int = 0
+    """tokens that went through the model; a beginning that samples share counts once"""
     reward: float | None = None
     groups: int = 0
     varied_frac: float = 0.0
@@ -95,7 +107,8 @@ class StepReport(Record):
     """older tokens: numerics and staleness"""
     clipped_frac: float = 0.0
     replayed_frac: float = 0.0
-    """share of (position, layer) whose recorded experts were used"""
+    """share of (position, layer) whose recorded experts were used; a position that samples share is routed once and
+    counts once. Where tokens is 0 nothing was computed, and this 0 says nothing"""
     refused_frac: float = 0.0
     """share that the plausibility filter replaced"""
     staleness: dict[int, int] = {}

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from twinmill.batch.pack import Packing, pack
+from twinmill.batch.pack import Packing, by_sample, pack
 from twinmill.model.transformer import Decoder
 from twinmill.records.samples import Sample
 
@@ -26,11 +26,10 @@ def score(reference: Decoder, samples: Sequence[Sample], packing: Packing, tempe
     found: dict[str, np.ndarray] = {}
     for microbatch in pack(plain, packing, 1.0, drop_idle=False).microbatches:
         rows = torch.from_numpy(np.flatnonzero(microbatch.mask))
-        hidden = reference(*inputs_of(microbatch)).hidden
+        hidden = reference(**inputs_of(microbatch)).hidden
         scores = np.zeros(len(microbatch.token_ids), np.float32)
         scores[microbatch.mask] = logprobs_at(reference, hidden, microbatch, rows, temperature).numpy()
-        starts = np.cumsum(microbatch.segment_lens)[:-1]
-        found |= dict(zip(microbatch.sample_ids, np.split(scores, starts), strict=True))
+        found |= by_sample(microbatch, scores)
     nothing = {f"{i}/0": np.zeros(len(sample.token_ids), np.float32) for i, sample in enumerate(samples)}
     return [
         msgspec.structs.replace(sample, ref_logprobs=(nothing | found)[f"{i}/0"]) for i, sample in enumerate(samples)

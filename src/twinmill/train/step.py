@@ -12,6 +12,7 @@ bits.
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ class Compute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replay_floor: float = 0.0
     """a recorded expert stays iff its score is at least so many times the router's own k-th best; 0 = always"""
     aux: float = 0.0
-    """weight of the experts' load-balance loss; 0 = none"""
+    """weight of the experts' load-balance loss, over the positions that are computed; 0 = none"""
 
 
 class TrainStep:
@@ -64,7 +65,7 @@ class TrainStep:
         )
 
     def _accumulate(self, microbatch: Microbatch, share: float, tally: "_Tally", step: int) -> None:
-        output = self.decoder(*inputs_of(microbatch), self.compute.replay_floor)
+        output = self.decoder(**inputs_of(microbatch), replay_floor=self.compute.replay_floor)
         rows = torch.from_numpy(np.flatnonzero(microbatch.mask))
         logprobs = logprobs_at(self.decoder, output.hidden, microbatch, rows, self.compute.temperature)
         value = self.loss(_tokens(microbatch, rows, logprobs))
@@ -77,6 +78,7 @@ class TrainStep:
         tally.sums["aux"] += share * float(output.aux_loss.detach())
         tally.samples += len(microbatch.sample_ids)
         tally.tokens += len(rows)
+        tally.computed += len(microbatch.token_ids)
         tally.positions += 0 if microbatch.experts is None else int((microbatch.experts[:, :, 0] >= 0).sum())
         tally.replayed += output.replayed
         tally.refused += output.refused
@@ -85,15 +87,20 @@ class TrainStep:
             tally.versions.append(microbatch.versions[microbatch.mask])
 
 
-def inputs_of(microbatch: Microbatch) -> tuple[Tensor, Tensor, tuple[int, ...], Tensor | None]:
-    """Arguments of Decoder.forward: token ids, positions, segment lengths, recorded experts."""
-    experts = None if microbatch.experts is None else torch.from_numpy(microbatch.experts)
-    token_ids = torch.from_numpy(microbatch.token_ids)
-    return token_ids, torch.from_numpy(microbatch.positions), microbatch.segment_lens, experts
+def inputs_of(microbatch: Microbatch) -> dict[str, Any]:
+    """Arguments of Decoder.forward by name."""
+    return {
+        "token_ids": torch.from_numpy(microbatch.token_ids),
+        "positions": torch.from_numpy(microbatch.positions),
+        "segment_lens": microbatch.segment_lens,
+        "experts": None if microbatch.experts is None else torch.from_numpy(microbatch.experts),
+        "parents": microbatch.parents,
+    }
 
 
 def logprobs_at(decoder: Decoder, hidden: Tensor, microbatch: Microbatch, rows: Tensor, temperature: float) -> Tensor:
-    """Log-probability of the token at each row given those before it: token i is predicted by hidden state i - 1."""
+    """Log-probability of the token at each row given those before it: token i is predicted by hidden state i - 1, also
+    right behind a shared beginning, whose last token each sample keeps (records.samples.Microbatch)."""
     targets = torch.from_numpy(microbatch.token_ids)[rows]
     return decoder.logprobs(hidden.index_select(0, rows - 1), targets, temperature)
 
@@ -110,7 +117,8 @@ class _Tally:
 
     def __init__(self) -> None:
         self.sums: defaultdict[str, float] = defaultdict(float)
-        self.samples = self.tokens = self.positions = self.replayed = self.refused = 0
+        self.samples = self.tokens = self.computed = self.positions = self.replayed = self.refused = 0
+        # positions, replayed and refused count (position, layer) as routed: what samples share counts once in each
         self.log_ratios: list[np.ndarray] = []
         self.versions: list[np.ndarray] = []
 
@@ -122,6 +130,7 @@ class _Tally:
         return StepReport(
             samples=self.samples,
             tokens=self.tokens,
+            computed=self.computed,
             loss=dict(self.sums),
             clipped_frac=clipped / max(self.tokens, 1),
             replayed_frac=self.replayed / max(self.positions, 1),

@@ -66,7 +66,7 @@ def mean_loss(decoder: Decoder, microbatches: Sequence[Microbatch]) -> float:
     total, tokens = 0.0, 0
     for microbatch in microbatches:
         rows = torch.from_numpy(np.flatnonzero(microbatch.mask))
-        hidden = decoder(*inputs_of(microbatch)).hidden
+        hidden = decoder(**inputs_of(microbatch)).hidden
         total -= float(logprobs_at(decoder, hidden, microbatch, rows, 1.0).double().sum())
         tokens += len(rows)
     return total / max(tokens, 1)
