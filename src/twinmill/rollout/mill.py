@@ -81,6 +81,8 @@ class Mill:
         self._open: set[int] = set()
         self._serving = -1
         self._hint = 0
+        self._pulses: dict[str, tuple[float, float]] = {}
+        self._looked = 0.0
 
     async def run(self) -> None:
         """Until every slot of the run is admitted and all of ours are closed."""
@@ -198,13 +200,22 @@ class Mill:
                 await asyncio.to_thread(self._close_lost)
             await asyncio.sleep(self.config.beat_s)
 
+    def _silent(self) -> set[str]:
+        """Clusters whose beat has not changed for lost_s while this process watched, by its own clock. So a run that was
+        stopped over night makes nobody lost when it is resumed, and neither does a clock that is wrong elsewhere."""
+        now = time.monotonic()
+        if now - self._looked > max(self.config.lost_s / 2, 2 * self.config.beat_s):
+            self._pulses.clear()  # we stood still ourselves, and perhaps everybody did
+        self._looked = now
+        for cluster, beat in self.log.beats().items():
+            if cluster not in self._pulses or self._pulses[cluster][0] != beat.at:
+                self._pulses[cluster] = beat.at, now
+        silent = {cluster for cluster, (_, since) in self._pulses.items() if now - since > self.config.lost_s}
+        return silent - {self.cluster}
+
     def _close_lost(self) -> None:
         """Close what a cluster without a beat has left open; its tasks come again in later slots."""
-        dead = {
-            cluster
-            for cluster, beat in self.log.beats().items()
-            if cluster != self.cluster and time.time() - beat.at > self.config.lost_s
-        }
+        dead = self._silent()
         if not dead:
             return
         for admit in self.log.open_slots():
