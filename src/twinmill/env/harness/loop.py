@@ -50,6 +50,8 @@ class HarnessConfig(Record):
     """deadline of one command in a machine, seconds"""
     stamps: bool = True
     """record wall-clock times; False in deterministic runs"""
+    deadlines: bool = True
+    """attempts end at their task's wall_s; False in deterministic runs, where only turns and tokens bound them"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,7 @@ async def run_attempt(
     scene = Scene(machine, task, config.tool_s, None if task.tool_wait is None else waits(task.tool_wait, who.seed))
     error: Failure | None = None
     try:
-        async with asyncio.timeout(task.budget.wall_s or None):
+        async with asyncio.timeout((task.budget.wall_s or None) if config.deadlines else None):
             await machine.start()
             stop = await _turns(task, who, state, tools, engine, renderer, scene, config)
     except TimeoutError:
