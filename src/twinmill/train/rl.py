@@ -25,6 +25,7 @@ from msgspec import Struct
 from twinmill.batch.breaker import Breaker, tripped
 from twinmill.batch.samples import ExpertLoader, Rejected
 from twinmill.batch.window import Window, next_slots
+from twinmill.model.config import Parity
 from twinmill.model.transformer import Decoder
 from twinmill.records.episodes import Admit, Close, Group
 from twinmill.records.samples import StepReport
@@ -54,6 +55,8 @@ class Rl(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """learning rate and schedule"""
     compute: Compute = Compute()
     """temperature, plausibility filter, load-balance loss"""
+    parity: Parity = Parity.OFF
+    """strict: unpacked rows give the bits of an engine in strict parity, a little slower; see model/config.py"""
     breaker: Breaker = Breaker()
     """when infrastructure's losses stop the run"""
     checkpoint_every: int = 10
@@ -135,6 +138,7 @@ def rl_trainer(config: Rl, decoder: Decoder) -> Trainer:
     """A trainer whose loss and optimizer are those of `config`. ValueError when they do not fit the model."""
     if config.preparation.replay and not decoder.config.experts:
         raise ValueError("preparation.replay is on, but the model is dense: it has no experts to replay; set it False")
+    decoder.parity = config.parity
     return Trainer(decoder, partial(policy_gradient, config=config.loss), config.optimizer, config.compute)
 
 

@@ -130,7 +130,7 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
     assert config.rl is not None
     blobs = role.blobs()
     decoder, _ = hf.load_folder(folder)
-    reference = hf.load_folder(folder)[0] if config.rl.preparation.credit.kl > 0 else None
+    reference = hf.load_folder(folder, config.rl.parity)[0] if config.rl.preparation.credit.kl > 0 else None
     report = emit_to(role)
     started = time.monotonic()
 
