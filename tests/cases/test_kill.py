@@ -1,0 +1,62 @@
+"""kill -9 of real processes: every slot is trained exactly once, none is dropped, and nothing stays behind."""
+
+import random
+import signal
+import time
+
+import pytest
+
+from .real import RealRun
+
+ROLES = ("trainer", "engine/east", "rollout/east", "supervisor")
+
+
+@pytest.mark.timeout(900)
+def test_every_role_is_killed_once_and_the_run_goes_on(run: RealRun) -> None:
+    run.start(rl__steps=5, rl__window__window=1)
+    run.wait(lambda: run.attempts(), "the first attempt")
+    run.signal("rollout/east")
+    run.wait(lambda: run.newest >= 1, "version 1")
+    run.signal("trainer")
+    run.wait(lambda: run.newest >= 2, "version 2")
+    run.signal("engine/east")
+    run.wait(lambda: run.newest >= 3, "version 3")
+    run.signal("supervisor")
+    assert run.end() == -signal.SIGKILL
+    run.no_strays()
+    before = run.digests()
+    run.resume().done()
+    found = run.whole(window=1, slots=10)
+    assert found.newest == 5
+    assert run.digests()[: len(before)] == before
+    assert found.unused == 0, "engines that come back are waited for: no attempt was lost"
+    for name in ("trainer", "engine/east", "rollout/east"):
+        assert run.says(f"failed: {name}: killed by SIGKILL"), run.events()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(20))
+def test_killed_at_random_moments(run: RealRun, seed: int) -> None:
+    """Two clusters; each role is killed once, in a random order and at random moments, also while others come back."""
+    rng = random.Random(seed)
+    window = rng.choice((0, 1, 2))
+    run.start(rl__steps=5, rl__window__window=window, clusters='[{"name": "east"}, {"name": "west"}]')
+    run.wait(lambda: run.newest >= 0, "version 0")
+    victims = [*ROLES, rng.choice(("engine/west", "rollout/west"))]
+    rng.shuffle(victims)
+    for victim in victims:
+        time.sleep(rng.uniform(0.0, 3.0))
+        if run.life.poll() is not None:
+            break  # it was quicker than its killers
+        pid = run.pid(victim)
+        if pid is None:
+            continue  # on its way back from an earlier life, or done
+        run.signal(victim)
+        if victim == "supervisor":
+            assert run.end() == -signal.SIGKILL
+            run.no_strays()
+            run.resume()
+    run.done()
+    found = run.whole(window=window, slots=10)
+    assert found.newest == 5
