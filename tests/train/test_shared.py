@@ -1,6 +1,7 @@
 """Attempts that share their prompt: computed once, and nothing but the time it takes may differ."""
 
 import math
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -13,10 +14,11 @@ from twinmill.model.parity import Parity
 from twinmill.model.transformer import Output
 from twinmill.records.samples import Sample
 from twinmill.train.loss.cross_entropy import cross_entropy
+from twinmill.train.loss.policy_gradient import PolicyGradient, policy_gradient
 from twinmill.train.optimizer import AdamW, Optimizer
 from twinmill.train.reference import score
-from twinmill.train.rl import Rl, rl_trainer
 from twinmill.train.step import Compute, TrainStep, inputs_of, logprobs_at
+from twinmill.train.trainer import Trainer
 
 from .toys import TINY, tiny
 
@@ -68,8 +70,10 @@ def logprobs(decoder, samples, packing):
 def trained(samples, packing, compute=Compute(), parity=Parity.OFF):  # noqa: B008
     """(report, gradient) of one step at learning rate 0."""
     decoder = tiny(parity=parity)
-    step = rl_trainer(Rl(optimizer=AdamW(lr=0.0), compute=compute), decoder)
-    report = step.run(pack(samples, packing, 10.0).microbatches, step=0, version=1, source="groups")
+    loss = partial(policy_gradient, config=PolicyGradient())
+    report = Trainer(decoder, loss, AdamW(lr=0.0), compute).run(
+        pack(samples, packing, 10.0).microbatches, step=0, version=1, source="groups"
+    )
     return report, torch.cat([p.grad.flatten() for p in decoder.parameters()])
 
 

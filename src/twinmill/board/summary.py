@@ -176,9 +176,10 @@ def _numerics(view: RunView) -> Iterator[Row]:
             note = f"k3; largest |Δ log-probability| {units.small(max(m.max_abs for m in found))}, "
             yield Row("train/engine mismatch", name, units.small(k3), note + f"{units.count(tokens)} tokens")
     clipped = sum(r.clipped_frac for r in reports) / len(reports)
-    replayed = sum(r.replayed_frac for r in reports) / len(reports)
+    trained = [r.replayed_frac for r in reports if r.tokens]  # a step without variance computes, and replays, nothing
+    replayed = sum(trained) / len(trained) if trained else None
     yield Row("train/engine mismatch", "clipped", units.percent(clipped, 2), "of tokens, mean over steps")
-    yield Row("train/engine mismatch", "experts replayed", units.percent(replayed, 2), "mean over steps")
+    yield Row("train/engine mismatch", "experts replayed", units.percent(replayed, 2), "mean over steps that trained")
 
 
 def _health(view: RunView) -> Iterator[Row]:

@@ -12,6 +12,7 @@ from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
 from twinmill.engine.server import EngineServer
 from twinmill.engine.sync import Installed, SyncConfig, follow
 from twinmill.model.config import from_hf
+from twinmill.model.memory import keep_freed_memory
 from twinmill.publish.manifest import WeightsLog
 from twinmill.publish.mirror import LinkConfig, Mirror
 from twinmill.publish.subscriber import Event, Subscriber
@@ -21,6 +22,7 @@ from .base import Role, enter
 
 
 async def main(role: Role) -> None:
+    keep_freed_memory()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
     blocks, i = role.blocks, role.cluster()
     torch.set_num_threads(blocks.get(f"clusters.{i}.threads", int))

@@ -13,6 +13,7 @@ from twinmill.data.chats import read_chats
 from twinmill.data.corpus import read_corpus
 from twinmill.data.render import open_renderer
 from twinmill.model import hf
+from twinmill.model.memory import keep_freed_memory
 from twinmill.model.transformer import Decoder
 from twinmill.records.samples import StepReport
 from twinmill.records.weights import WeightVersion
@@ -31,6 +32,7 @@ CHATS_WAIT_S = 900.0
 
 
 def main(role: Role) -> None:
+    keep_freed_memory()
     config = from_json(role.run.config_path.read_bytes())
     torch.set_num_threads(config.trainer_threads)
     torch.manual_seed(config.seed)
