@@ -1,0 +1,17 @@
+"""What `twinmill bench learn` runs: the laptop recipe with more RL and without evaluations in between."""
+
+import runpy
+from pathlib import Path
+
+import msgspec
+
+from twinmill.cli.config import RunConfig
+
+laptop = runpy.run_path(str(Path(__file__).with_name("laptop.py")))["recipe"]
+
+
+def recipe() -> RunConfig:
+    config = laptop()
+    assert config.rl is not None
+    rl = msgspec.structs.replace(config.rl, steps=40, checkpoint_every=20)
+    return msgspec.structs.replace(config, name="learn", rl=rl, evaluation=None)
