@@ -110,6 +110,38 @@ class Publisher:
         self.latest = version
         return version
 
+    def mend(self, state: State, dtypes: Mapping[str, str]) -> bool:
+        """Write the newest version's object anew, where a subscriber asked for help and it is damaged or gone. True = it
+        was mended; False = no need, or the version that it stands on is damaged, too.
+
+        `state` is what that version holds. The next version would be full and mend everything, but with a window of 0
+        none comes before the subscribers have this one.
+        """
+        last = self.latest
+        if last is None or not self._log.wanted_full(last.number) or self._is_sound(last):
+            return False
+        digests = {name: tensor_digest(array) for name, array in state.items()}
+        if model_digest((name, dtypes[name], array.shape, digests[name]) for name, array in state.items()) != (
+            last.model_digest
+        ):
+            raise Refused(f"version {last.number} cannot be mended with other weights than its own")
+        if last.parent is None:
+            self._full(state, dtypes, digests)
+            return self._is_sound(last)
+        try:
+            base = rebuild(self._log, last.parent)
+        except DAMAGE:
+            return False
+        self._delta(base, state, dtypes, digests)
+        return self._is_sound(last)
+
+    def _is_sound(self, version: WeightVersion) -> bool:
+        try:
+            self._log.blobs.get_ref(version.object)
+        except DAMAGE:
+            return False
+        return True
+
     def _state_if_sound(self) -> Weights | None:
         """The base of a delta; None when the log is damaged: then a full version mends it."""
         try:

@@ -116,6 +116,14 @@ class Versions(Protocol):
         """Objects, then the manifest. `step` = optimizer steps behind these weights = the version's number."""
         ...
 
+    def wanted(self) -> bool:
+        """Whether somebody cannot rebuild the newest version."""
+        ...
+
+    def mend(self, bits: Mapping[str, npt.NDArray], dtypes: Mapping[str, str]) -> bool:
+        """Put back the newest version's object, from the weights themselves. False = there was no need, or no way."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:
@@ -142,6 +150,10 @@ def rl_trainer(config: Rl, decoder: Decoder) -> Trainer:
     return Trainer(decoder, partial(policy_gradient, config=config.loss), config.optimizer, config.compute)
 
 
+MEND_S = 2.0
+"""seconds between two looks whether the newest version has to be put back into the store, while waiting for slots"""
+
+
 def rl(config: Rl, trainer: Trainer, ports: Ports) -> None:
     """Train until `config.steps` versions exist. Raises Starved, InfrastructureLost, Diverged; each leaves a run
     that can be resumed."""
@@ -150,7 +162,7 @@ def rl(config: Rl, trainer: Trainer, ports: Ports) -> None:
     lost: list[bool] = []  # since this process started: a mended run starts clean
     while step < config.steps:
         began = ports.now()
-        closes = wait_for_slots(config, ports, step, taken)
+        closes = wait_for_slots(config, ports, step, taken, partial(mend, trainer, ports))
         waited = ports.now() - began
         report = train(config, trainer, ports, closes, step)
         step += 1
@@ -164,13 +176,23 @@ def rl(config: Rl, trainer: Trainer, ports: Ports) -> None:
             raise InfrastructureLost(problem)
 
 
-def wait_for_slots(config: Rl, ports: Ports, step: int, taken: set[int]) -> list[Close]:
-    """The closes of the slots that `step` takes. Only slots that the window lets anybody start are looked at."""
+def mend(trainer: Trainer, ports: Ports) -> None:
+    """With a small window nobody can go on without the newest version, and no next one would come to replace it."""
+    if ports.versions.wanted():
+        ports.versions.mend(trainer.bits(), trainer.dtypes)
+
+
+def wait_for_slots(
+    config: Rl, ports: Ports, step: int, taken: set[int], idle: Callable[[], None] = lambda: None
+) -> list[Close]:
+    """The closes of the slots that `step` takes. Only slots that the window lets anybody start are looked at.
+
+    `idle` is called every MEND_S while nothing comes."""
     window = config.window
     bound = min(step + window.window + 1, config.steps) * window.groups_per_step
     open_ = {slot for slot in range(bound) if slot not in taken}
     closed: dict[int, Close] = {}
-    deadline = ports.now() + config.starved_s
+    deadline, look = ports.now() + config.starved_s, ports.now() + MEND_S
     while True:
         choice = next_slots(window.policy, closed, open_, step, window.groups_per_step)
         if choice.slots:
@@ -184,6 +206,9 @@ def wait_for_slots(config: Rl, ports: Ports, step: int, taken: set[int]) -> list
             raise Starved(_starved(config, ports, step, choice.waits_for))
         else:
             ports.sleep(config.poll_s)
+        if ports.now() > look:
+            idle()
+            look = ports.now() + MEND_S
 
 
 def train(config: Rl, trainer: Trainer, ports: Ports, closes: Sequence[Close], step: int) -> StepReport:

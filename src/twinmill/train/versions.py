@@ -24,6 +24,13 @@ class RunVersions:
     def history(self) -> Sequence[WeightVersion]:
         return list(versions(self._log))
 
+    def mend(self, bits: Mapping[str, npt.NDArray], dtypes: Mapping[str, str]) -> bool:
+        return self._publisher.mend(bits, dtypes)
+
+    def wanted(self) -> bool:
+        newest = self._publisher.latest
+        return newest is not None and self._log.wanted_full(newest.number)
+
     def publish(
         self,
         bits: Mapping[str, npt.NDArray],

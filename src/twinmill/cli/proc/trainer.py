@@ -109,7 +109,15 @@ class Noted:
 
     def __init__(self, role: Role, versions: RunVersions) -> None:
         self._role, self._versions = role, versions
-        self.history = versions.history
+        self.history, self.wanted = versions.history, versions.wanted
+
+    def mend(self, bits, dtypes) -> bool:  # type: ignore[no-untyped-def]
+        mended = self._versions.mend(bits, dtypes)
+        if mended:
+            text = f"version {self.history()[-1].number}: its object was damaged or gone, and was put back"
+            self._role.metrics.write("event", level="warning", what="mended", text=text)
+            print(text, flush=True)
+        return mended
 
     def publish(self, bits, dtypes, *, step, slots, checkpoint) -> WeightVersion:  # type: ignore[no-untyped-def]
         started = time.time()

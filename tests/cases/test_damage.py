@@ -1,0 +1,154 @@
+"""Damage in the bucket while a run goes on: seen before it is served, mended, and shown."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.publish.toys import DTYPES, Trainer
+from twinmill.publish.chain import rebuild
+from twinmill.publish.errors import Refused
+from twinmill.publish.manifest import WeightsLog
+from twinmill.publish.tensors import tensor_digest
+from twinmill.records.weights import WeightVersion
+from twinmill.store.blobs import Blobs, open_blobs
+from twinmill.store.errors import Corrupt, NotFound
+from twinmill.store.frame import seal_record
+from twinmill.store.log import indexed
+
+from .real import RealRun, twinmill
+
+Damage = Callable[[Blobs, WeightVersion], None]
+
+
+def corrupt(blobs: Blobs, version: WeightVersion) -> None:
+    data = bytearray(blobs.get(version.object.key))
+    data[len(data) // 2] ^= 4
+    blobs.put(version.object.key, bytes(data))
+
+
+def truncated(blobs: Blobs, version: WeightVersion) -> None:
+    blobs.put(version.object.key, blobs.get(version.object.key)[:-1])
+
+
+def missing(blobs: Blobs, version: WeightVersion) -> None:
+    blobs.delete(version.object.key)
+
+
+def wrong_base(blobs: Blobs, version: WeightVersion) -> None:
+    """A delta that claims to stand on other weights than those of its parent."""
+    patches = tuple(structs.replace(p, before=tensor_digest(_other(p.before))) for p in version.tensors)
+    key = indexed("weights/manifests", version.number)
+    blobs.put(key, seal_record(key, structs.replace(version, tensors=patches)))
+
+
+def _other(text: str):  # type: ignore[no-untyped-def]
+    import numpy as np
+
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+OBJECTS: tuple[Damage, ...] = (corrupt, truncated, missing)
+
+
+def strike(run: RealRun, damage: Damage, groups: int = 2) -> int:
+    """Damage a version after it was published and before the engine can have looked at it. Returns its number."""
+    while True:
+        at = run.newest
+        run.wait(lambda: run.newest > at or run.closed((at + 1) * groups), "the slots of the next step")
+        if run.newest > at:
+            continue  # too late for this one
+        stopped = run.signal("engine/east", signal.SIGSTOP)
+        try:
+            deadline = time.monotonic() + 8  # well within the deadlines of those who wait for the engine
+            while run.newest == at and time.monotonic() < deadline:
+                time.sleep(0.01)
+            version = run.weights.latest()
+            seen = run.folder.mirror("east") / indexed("weights/manifests", version.number)
+            if version.number > at and not seen.exists():
+                damage(run.blobs, version)
+                return version.number
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+
+
+@pytest.mark.timeout(900)
+def test_damaged_versions_are_never_served_and_the_run_goes_on(run: RealRun) -> None:
+    run.start(rl__steps=14, rl__window__window=1, rl__poll_s=0.3, publish__full_every=0)
+    struck = {}
+    for damage in (*OBJECTS, wrong_base):
+        number = strike(run, damage)
+        struck[number] = damage
+        run.wait(lambda n=number: run.says(rf"unreachable: .*version {n}: "), f"word of version {number}")
+        run.wait(lambda n=number: any(swap["version"] > n for swap in run.metrics("swap")), "a version that is sound")
+    run.done()
+
+    kinds = {number: run.weights.get(number).kind.value for number in range(15)}
+    assert all("full" in [kinds[n] for n in range(number, 15)] for number in struck), kinds
+    [forged] = [number for number, damage in struck.items() if damage is wrong_base]
+    assert forged not in [swap["version"] for swap in run.metrics("swap")]
+    assert "on a base other than version" in " ".join(run.events())
+
+    shown = twinmill("weights", "verify", run.folder.path)
+    assert shown.returncode == 1
+    assert f"version {forged}: " in shown.stdout
+    for number in struck:
+        put_back = run.says(rf"mended: version {number}: ")
+        assert put_back or f"version {number}: " in shown.stdout, (number, shown.stdout)
+    assert f"version {min(struck) - 1}: " not in shown.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("damage", OBJECTS)
+def test_with_a_window_of_0_the_trainer_puts_the_version_back(run: RealRun, damage: Damage) -> None:
+    """No next version can come before the engines have this one: it is mended, or the run would stand still."""
+    run.start(rl__steps=4, rl__window__window=0, rl__poll_s=0.3, publish__full_every=0)
+    run.wait(lambda: run.newest >= 1, "version 1")
+    number = strike(run, damage)
+    run.done()
+    assert run.says(rf"unreachable: .*version {number}: ")
+    assert run.says(rf"mended: version {number}: ")
+    assert twinmill("weights", "verify", run.folder.path).returncode == 0
+    run.whole(window=0, slots=8)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Blobs:
+    return open_blobs(str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("damage", OBJECTS)
+@pytest.mark.parametrize("full", [False, True])
+def test_the_newest_version_is_put_back_byte_for_byte(local: Blobs, damage: Damage, full: bool) -> None:
+    trainer = Trainer(local)
+    for _ in range(3):
+        trainer.publish()
+    version = trainer.publish(full=full)
+    log = WeightsLog(local)
+    data = local.get(version.object.key)
+    damage(local, version)
+    assert not trainer.publisher.mend(trainer.states[-1], DTYPES), "nobody has asked"
+    log.want_full(version.number, "east")
+    with pytest.raises(Refused, match="other weights than its own"):
+        trainer.publisher.mend(trainer.states[-2], DTYPES)
+    assert trainer.publisher.mend(trainer.states[-1], DTYPES)
+    assert local.get(version.object.key) == data
+    assert not trainer.publisher.mend(trainer.states[-1], DTYPES), "there is nothing left to mend"
+    rebuild(log, version.number)
+
+
+def test_what_stands_on_damage_cannot_be_put_back(local: Blobs) -> None:
+    trainer = Trainer(local)
+    versions = [trainer.publish() for _ in range(3)]
+    missing(local, versions[1])
+    missing(local, versions[2])
+    WeightsLog(local).want_full(2, "east")
+    assert not trainer.publisher.mend(trainer.states[2], DTYPES)
+    with pytest.raises((Corrupt, NotFound)):
+        local.get_ref(versions[2].object)
+    assert trainer.publish().parent is None, "the next version is full instead"
