@@ -83,6 +83,9 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     evaluation: EvalConfig | None = None
     machine: str = "namespace"
     """machine backend"""
+    hang_s: float = 30.0
+    """seconds without a sign of life after which a process counts as hanging and is started again; the evaluator gets
+    twice and the trainer four times as long"""
     trainer_threads: int = 1
     """of the trainer process"""
     sinks: tuple[str, ...] = ()
@@ -185,6 +188,8 @@ def _problems(config: RunConfig) -> Iterator[str]:
         yield "nothing to do: midtrain, sft and rl are all off; switch one on"
     if not (Path(config.model) / "config.json").is_file():
         yield f"model: no Hugging Face folder at {config.model} (it needs config.json, weights, tokenizer.json)"
+    if config.hang_s <= 0:
+        yield f"hang_s is {config.hang_s}: a process that hangs would never be noticed; use 30"
     if config.sft is not None and config.experts is None:
         yield "sft is on but experts is off: there would be no transcripts; set experts, or sft to None"
     if config.experts is not None and config.sft is None:

@@ -113,13 +113,16 @@ def specs(folder: RunFolder) -> tuple[tuple[ProcessSpec, ...], str]:
     blocks = Blocks(folder.config_path)
     again = Restart(attempts=6, within_s=300, backoff_s=0.3)
 
-    def role(module: str, name: str, *, tier: int, threads: int = 1, beat_s: float = 30.0) -> ProcessSpec:
+    hang_s = blocks.get("hang_s", float)
+
+    def role(module: str, name: str, *, tier: int, threads: int = 1, patience: int = 1) -> ProcessSpec:
         argv = (sys.executable, "-m", f"twinmill.cli.proc.{module}", str(folder.path), name)
+        beat_s = patience * hang_s
         return ProcessSpec(
             name=name, argv=argv, restart=again, tier=tier, cpu_threads=threads, beat_s=beat_s, grace_s=5
         )
 
-    found = [role("trainer", "trainer", tier=0, threads=blocks.get("trainer_threads", int), beat_s=120)]
+    found = [role("trainer", "trainer", tier=0, threads=blocks.get("trainer_threads", int), patience=4)]
     if blocks.has("experts"):
         found.append(role("expert", "expert", tier=0))
     if blocks.has("rl"):
@@ -129,7 +132,7 @@ def specs(folder: RunFolder) -> tuple[tuple[ProcessSpec, ...], str]:
             found.append(role("rollout", f"rollout/{cluster['name']}", tier=2))
     main = "trainer"
     if blocks.has("evaluation"):
-        found.append(role("evaluator", "evaluator", tier=2, beat_s=60))
+        found.append(role("evaluator", "evaluator", tier=2, patience=2))
         main = "evaluator"
     return tuple(found), main
 
