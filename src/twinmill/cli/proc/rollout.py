@@ -5,6 +5,7 @@ import contextlib
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from twinmill.batch.window import Window, may_start
@@ -21,7 +22,8 @@ from twinmill.store.ledger import EpisodesLog
 from .base import Role, enter
 
 
-async def rollout(role: Role) -> None:
+async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> None:
+    """`make_player`: called with Player's arguments; benchmarks have players of their own."""
     blocks = role.blocks
     window = blocks.get("rl.window", Window)
     slots = blocks.get("rl.steps", int) * window.groups_per_step
@@ -32,7 +34,7 @@ async def rollout(role: Role) -> None:
     blobs = role.blobs()
     tally = Tally(role)
     async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
-        player = Player(
+        player = make_player(
             engine=engine,
             renderer=open_renderer(blocks.get("model", str)),
             make_machine=lambda spec: make_machine(backend, spec),
