@@ -222,7 +222,7 @@ def _pause(axes: Axes, view: RunView, colour: Palette) -> None:
 
 
 def _replay(axes: Axes, view: RunView, colour: Palette) -> None:
-    steps = [s.report for s in view.of("rl")]
+    steps = [s.report for s in view.of("rl") if s.report.tokens]  # a step without variance replays nothing
     xs = [r.step for r in steps]
     for hue, label, values in (
         ("orange", "ratio clipped (tokens)", [r.clipped_frac for r in steps]),

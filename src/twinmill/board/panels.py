@@ -143,7 +143,8 @@ def health(view: RunView, damaged: int) -> RenderableType:
         fresh = units.small(report.fresh.k3) if report.fresh.tokens else units.DASH
         stale = units.small(report.stale.k3) if report.stale.tokens else units.DASH
         table.add_row("mismatch k3", f"{fresh} same version, {stale} older")
-        replayed = f"{units.percent(report.replayed_frac, 2)}, clipped {units.percent(report.clipped_frac, 1)}"
+        share = units.percent(report.replayed_frac, 2) if report.tokens else units.DASH
+        replayed = f"{share}, clipped {units.percent(report.clipped_frac, 1)}"
         table.add_row("replayed", replayed)
     failures, lost = int(view.totals.get("infra_failures", 0)), int(view.totals.get("lost", 0))
     episodes = units.count(view.totals.get("episodes", 0))
