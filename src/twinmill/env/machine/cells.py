@@ -152,7 +152,7 @@ async def _open_nested(limits: Limits, group: Group) -> Cell:
             id = nest.order(guest_limits(limits, group), theirs)
         pid = await greeting(ours)
         cell = Cell(ours, pid, os.pidfd_open(pid), group, nest=nest, id=id)
-    except (EOFError, ConnectionError):
+    except (EOFError, ConnectionError, ProcessLookupError):
         ours.close()
         there, why = nest.listen(), said(nest.complaints)
         if not there:
