@@ -142,6 +142,7 @@ def supervise(folder: RunFolder, lock: RunLock) -> int:
     from twinmill.board.live import Board
     from twinmill.board.report import write_report
     from twinmill.board.summary import table
+    from twinmill.env.machine import cgroups
 
     processes, main = specs(folder)
     started, title = time.time(), folder.path.name
@@ -161,6 +162,7 @@ def supervise(folder: RunFolder, lock: RunLock) -> int:
             processes, main=main, log_dir=folder.path / "logs", environment=os.environ, on_line=printer.line,
             on_notice=on_notice, on_tick=board.tick, keep_fds=(lock.fd,),
         ).run()  # fmt: skip
+    cgroups.sweep(list(cgroups.places()))  # of processes that were killed and had no successor to do it
     page, picture = write_report(board.view, folder.path, title=title, record=folder.record)
     console.print(table(board.view, title=title))
     console.print(f"{time.time() - started:.0f} s; report {page}, picture {picture.name}", soft_wrap=True)
