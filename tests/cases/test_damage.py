@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -47,8 +48,6 @@ def wrong_base(blobs: Blobs, version: WeightVersion) -> None:
 
 
 def _other(text: str):  # type: ignore[no-untyped-def]
-    import numpy as np
-
     return np.frombuffer(text.encode(), np.uint8)
 
 
@@ -57,23 +56,30 @@ OBJECTS: tuple[Damage, ...] = (corrupt, truncated, missing)
 
 def strike(run: RealRun, damage: Damage, groups: int = 2) -> int:
     """Damage a version after it was published and before the engine can have looked at it. Returns its number."""
-    while True:
-        at = run.newest
-        run.wait(lambda: run.newest > at or run.closed((at + 1) * groups), "the slots of the next step")
-        if run.newest > at:
-            continue  # too late for this one
-        stopped = run.signal("engine/east", signal.SIGSTOP)
-        try:
-            deadline = time.monotonic() + 8  # well within the deadlines of those who wait for the engine
-            while run.newest == at and time.monotonic() < deadline:
-                time.sleep(0.01)
-            version = run.weights.latest()
-            seen = run.folder.mirror("east") / indexed("weights/manifests", version.number)
-            if version.number > at and not seen.exists():
-                damage(run.blobs, version)
-                return version.number
-        finally:
-            os.kill(stopped, signal.SIGCONT)
+    while (struck := _try_to_strike(run, damage, groups)) is None:
+        pass
+    return struck
+
+
+def _try_to_strike(run: RealRun, damage: Damage, groups: int) -> int | None:
+    """None = the engine or the trainer was quicker."""
+    at = run.newest
+    run.wait(lambda: run.newest > at or run.closed((at + 1) * groups), "the slots of the next step")
+    if run.newest > at:
+        return None
+    stopped = run.signal("engine/east", signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 8  # well within the deadlines of those who wait for the engine
+        while run.newest == at and time.monotonic() < deadline:
+            time.sleep(0.01)
+        version = run.weights.latest()
+        assert version is not None
+        if version.number == at or (run.folder.mirror("east") / indexed("weights/manifests", version.number)).exists():
+            return None
+        damage(run.blobs, version)
+        return version.number
+    finally:
+        os.kill(stopped, signal.SIGCONT)
 
 
 @pytest.mark.timeout(900)

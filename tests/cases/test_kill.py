@@ -21,11 +21,14 @@ def test_every_role_is_killed_once_and_the_run_goes_on(run: RealRun) -> None:
     run.wait(lambda: run.newest >= 2, "version 2")
     run.signal("engine/east")
     run.wait(lambda: run.newest >= 3, "version 3")
+    run.wait(lambda: any("of twinmill-" in stray for stray in run.strays()), "a machine")
+    assert sum("twinmill.cli.proc" in stray for stray in run.strays()) >= 2, "strays are seen where there are some"
     run.signal("supervisor")
     assert run.end() == -signal.SIGKILL
-    run.no_strays()
+    run.no_strays(groups=False)
     before = run.digests()
     run.resume().done()
+    run.no_strays()
     found = run.whole(window=1, slots=10)
     assert found.newest == 5
     assert run.digests()[: len(before)] == before
@@ -55,8 +58,9 @@ def test_killed_at_random_moments(run: RealRun, seed: int) -> None:
         run.signal(victim)
         if victim == "supervisor":
             assert run.end() == -signal.SIGKILL
-            run.no_strays()
+            run.no_strays(groups=False)
             run.resume()
     run.done()
+    run.no_strays()
     found = run.whole(window=window, slots=10)
     assert found.newest == 5
