@@ -104,6 +104,7 @@ def arguments(settings: dict[str, Any]) -> GRPOConfig:
         temperature=1.0,
         beta=0.0,
         scale_rewards="none",
+        router_aux_loss_coef=0.0,
         shuffle_dataset=False,
         gradient_checkpointing=False,
         logging_strategy="no",

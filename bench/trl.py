@@ -122,9 +122,9 @@ def run_trl(interpreter: Path, folder: Path, model: Path, setting: Setting, step
     return side
 
 
-def run_ours(folder: Path, model: Path, steps: int) -> Side:
-    """`twinmill run` of the recipe, with another rollout role."""
-    overrides = (
+def overrides(model: Path, steps: int) -> tuple[str, ...]:
+    """What makes the recipe a side of this comparison."""
+    return (
         f"model={model}",
         f"seed={SEED}",
         f"rl.steps={steps}",
@@ -132,7 +132,11 @@ def run_ours(folder: Path, model: Path, steps: int) -> Side:
         f"rl.optimizer.lr={LEARNING_RATE}",
         f"rollout.group_size={GROUP}",
     )
-    run = create(RECIPE, folder, overrides, ("rl",))
+
+
+def run_ours(folder: Path, model: Path, steps: int) -> Side:
+    """`twinmill run` of the recipe, with another rollout role."""
+    run = create(RECIPE, folder, overrides(model, steps), ("rl",))
     write(run.path / PROBLEMS_FILE, problems(model, steps))
     processes, main_process = specs(run)
     role = str(HERE / "_trl_rollout.py")
