@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -80,9 +81,8 @@ def test_prompts_that_differ_from_the_agreed_ones_stop_the_run(found):
         play(found[0]._replace(prompt_ids=found[0].prompt_ids[1:]), [50])
 
 
-def test_the_recipe_takes_what_both_sides_share(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    config = load_recipe(trl.RECIPE, trl.overrides(tmp_path, 9))
+def test_the_recipe_takes_what_both_sides_share():
+    config = load_recipe(trl.RECIPE, trl.overrides(Path(__file__).parents[2] / "models" / "nano", 9))
     assert config.rl.window.groups_per_step * config.rollout.group_size == SAMPLES_PER_STEP
     assert config.rl.optimizer.lr == _single_turn.LEARNING_RATE and config.rl.steps == 9
     assert config.rl.window.window == 2 and config.rl.preparation.packing.keep_idle

@@ -7,9 +7,10 @@ This module imports the trainer's blocks and so torch; torch-free processes read
 import difflib
 import json
 import runpy
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +29,7 @@ from twinmill.train.rl import Rl
 from twinmill.train.sft import Sft
 
 from .blocks import ConfigError
+from .checks import problems, without_effect
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,18 +94,50 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """where metrics go besides the run folder: tensorboard, wandb"""
 
 
-def load_recipe(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
-    """Run the recipe file and lay `block.key=value` overrides over what its `recipe()` returns."""
+def load_recipe(path: Path | str, overrides: Sequence[str] = (), off: Mapping[str, Any] | None = None) -> RunConfig:
+    """Run the recipe file, lay `block.key=value` overrides over what its `recipe()` returns, and check the result.
+
+    off: fields that a command which runs only some of the phases replaces at the end."""
     path = Path(path)
     if not path.is_file():
         raise ConfigError(f"no recipe at {path}")
-    made = runpy.run_path(str(path)).get("recipe")
-    if made is None:
-        raise ConfigError(f"{path} defines no function recipe() that returns a RunConfig")
-    config = made()
+    config = msgspec.structs.replace(override(_made(path), overrides), **(off or {}))
+    for problem in without_effect([item.partition("=")[0] for item in overrides], config):
+        raise ConfigError(problem)
+    return check(config)
+
+
+def _made(path: Path) -> RunConfig:
+    """What the recipe returns. A block that was given a key it does not have is named with the line of the recipe."""
+    try:
+        made = runpy.run_path(str(path)).get("recipe")
+        if made is None:
+            raise ConfigError(f"{path} defines no function recipe() that returns a RunConfig")
+        config = made()
+    except (TypeError, ValueError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
+        if not lines or (isinstance(error, TypeError) and Path(frames[-1].filename) != path):
+            raise  # a bug elsewhere
+        raise ConfigError(f"{path}, line {lines[-1]}: {error}{_meant(str(error))}") from error
     if not isinstance(config, RunConfig):
         raise ConfigError(f"{path}: recipe() returned {type(config).__name__}, not a RunConfig")
-    return check(override(config, overrides))
+    return config
+
+
+def _meant(message: str) -> str:
+    """A hint for "Unexpected keyword argument 'stepss'"."""
+    wrong = message.partition("keyword argument '")[2].rstrip("'")
+    close = difflib.get_close_matches(wrong, sorted(_keys(RunConfig)), 1) if wrong else []
+    return f": did you mean {close[0]}?" if close else ""
+
+
+def _keys(block: Any) -> set[str]:
+    """Names of all fields of a block and of the blocks within it."""
+    if isinstance(block, type) and issubclass(block, Struct):
+        fields = msgspec.structs.fields(block)
+        return {field.name for field in fields} | {key for field in fields for key in _keys(field.type)}
+    return {key for part in get_args(block) for key in _keys(part)}
 
 
 def override(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -177,47 +211,9 @@ def _friendly(message: str) -> str:
 
 def check(config: RunConfig) -> RunConfig:
     """All cross-field checks. Raises ConfigError with the first problem."""
-    for problem in _problems(config):
+    for problem in problems(config):
         raise ConfigError(problem)
     return config
-
-
-def _problems(config: RunConfig) -> Iterator[str]:
-    rl, rollout = config.rl, config.rollout
-    if config.midtrain is None and config.sft is None and rl is None:
-        yield "nothing to do: midtrain, sft and rl are all off; switch one on"
-    if not (Path(config.model) / "config.json").is_file():
-        yield f"model: no Hugging Face folder at {config.model} (it needs config.json, weights, tokenizer.json)"
-    if config.hang_s <= 0:
-        yield f"hang_s is {config.hang_s}: a process that hangs would never be noticed; use 30"
-    if config.sft is not None and config.experts is None:
-        yield "sft is on but experts is off: there would be no transcripts; set experts, or sft to None"
-    if config.experts is not None and config.sft is None:
-        yield "experts is on but sft is off: nobody would read the transcripts; set experts to None"
-    if rl is None:
-        if config.clusters:
-            yield "clusters are given but rl is off: they would have nothing to do; set clusters to ()"
-        return
-    if not config.clusters:
-        yield "rl is on but clusters is empty: name at least one cluster"
-    names = [cluster.name for cluster in config.clusters]
-    if len(set(names)) != len(names) or not all(n.replace("-", "").isalnum() for n in names):
-        yield f"clusters: names must be different, of letters, digits and dashes; they are {', '.join(names)}"
-    if rollout.group_size < 2:
-        yield f"rollout.group_size is {rollout.group_size}: credit compares attempts with one another; use at least 2"
-    if rl.compute.temperature != config.harness.temperature:
-        yield (
-            f"rl.compute.temperature is {rl.compute.temperature} and harness.temperature is {config.harness.temperature}: "
-            "the trainer must score at the temperature that was sampled at; make them equal"
-        )
-    if config.harness.temperature <= 0:
-        yield "harness.temperature is 0: greedy attempts are all alike and teach nothing; use 1"
-    if rl.preparation.replay and not config.harness.experts:
-        yield "rl.preparation.replay is on but harness.experts is off: no routes would be recorded; switch both"
-    if rl.window.age_limit is not None and rl.window.policy == "in_order":
-        yield "rl.window.age_limit has no effect with policy in_order: no token gets older than the window; set it to None"
-    if rl.window.window == 0 and len(config.clusters) > 1 and rl.window.groups_per_step < len(config.clusters):
-        yield "rl.window.groups_per_step is below the number of clusters: one would always stand still"
 
 
 def batch_slots(rl: Rl) -> int:

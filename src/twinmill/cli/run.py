@@ -79,12 +79,10 @@ def _start(
 def create(recipe: Path, root: Path, overrides: tuple[str, ...], keep: tuple[str, ...]) -> RunFolder:
     """Read and check the recipe, and lay out its run folder."""
     from twinmill.cli import config as full  # imports torch: a second, and only here
+    from twinmill.cli.checks import switched_off
 
-    config = full.load_recipe(recipe, overrides)
-    off = {name: None for name in ("midtrain", "sft", "rl") if name not in keep}
-    off |= {"experts": None} if "sft" not in keep else {}
-    off |= {"clusters": (), "evaluation": None} if "rl" not in keep else {}
-    config = full.check(msgspec.structs.replace(config, **off, model=str(Path(config.model).absolute())))
+    config = full.load_recipe(recipe, overrides, off=switched_off(keep))
+    config = msgspec.structs.replace(config, model=str(Path(config.model).absolute()))
     data = full.to_json(config)
     from twinmill.store.blobs import digest_of
 
