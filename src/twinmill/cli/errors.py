@@ -7,24 +7,30 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.text import Text
 
-from twinmill.cli.blocks import ConfigError
-from twinmill.env.machine.base import InfrastructureError
-from twinmill.store.errors import StoreError
-
-EXPECTED: tuple[type[Exception], ...] = (ConfigError, StoreError, InfrastructureError)
-
 
 @contextmanager
 def explained() -> Iterator[None]:
+    """For commands: a mistake of the user, or a state of the world that we have words for, is one line and exit code 2."""
     try:
         yield
-    except EXPECTED as error:
-        fail(str(error))
-    except (ValueError, FileNotFoundError, PermissionError) as error:
-        plain = type(error) in (FileNotFoundError, PermissionError)
-        if not plain and not type(error).__module__.startswith("twinmill") and not _ours(error):
+    except Exception as error:
+        if not expected(error):
             raise
         fail(str(error))
+
+
+def expected(error: BaseException) -> bool:
+    """Was it raised on purpose, in words for people? Then it is of a kind of our own, or was raised by our own code."""
+    if isinstance(error, FileNotFoundError | PermissionError) or type(error).__module__.startswith("twinmill."):
+        return True
+    return isinstance(error, ValueError | ImportError) and _ours(error)
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """The error itself, or those of which a group of concurrent tasks has died."""
+    if isinstance(error, BaseExceptionGroup):
+        return [cause for part in error.exceptions for cause in causes(part)]
+    return [error]
 
 
 def fail(text: str, code: int = 2) -> None:
@@ -33,7 +39,7 @@ def fail(text: str, code: int = 2) -> None:
 
 
 def _ours(error: BaseException) -> bool:
-    """Was it raised by our own code on purpose (innermost frame in twinmill), rather than inside a library?"""
+    """Was it raised by our own code (innermost frame in twinmill), rather than inside a library?"""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -7,10 +7,12 @@ supervisor is gone; whatever it was doing is in the logs of the store or is done
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
 from twinmill.cli.blocks import Blocks
+from twinmill.cli.errors import causes, expected
 from twinmill.launch.beat import BEAT_FILE, Heart
 from twinmill.launch.death import DEATH_FD, watch_parent
 from twinmill.store.blobs import Blobs, StoreConfig, open_blobs
@@ -57,6 +59,22 @@ def enter() -> Role:
     stem = name.replace("/", "-")
     sinks = tuple(_sink(kind, run, stem) for kind in blocks.get("sinks", list))
     return Role(name, run, blocks, MetricsWriter(run.metrics_path(stem), sinks), Heart(os.environ.get(BEAT_FILE)))
+
+
+def perform(main: Callable[[Role], object]) -> None:
+    """The whole life of a role. An end that we have words for is said in one line, kept as an event and shown in the
+    report; a bug keeps its traceback. Either way the exit code is 1, and the supervisor decides what follows."""
+    role = enter()
+    try:
+        main(role)
+    except Exception as error:
+        found = causes(error)
+        for text in dict.fromkeys(str(cause) for cause in found if expected(cause)):
+            role.metrics.write("event", level="error", what="error", text=f"{role.name}: {text}")
+            print(f"error: {text}", flush=True)
+        if not all(map(expected, found)):
+            raise
+        sys.exit(1)
 
 
 def _sink(kind: str, run: RunFolder, stem: str):  # type: ignore[no-untyped-def]

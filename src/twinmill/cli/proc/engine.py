@@ -18,7 +18,7 @@ from twinmill.publish.mirror import LinkConfig, Mirror
 from twinmill.publish.subscriber import Event, Subscriber
 from twinmill.store.errors import StoreUnavailable
 
-from .base import Role, enter
+from .base import Role, perform
 
 
 async def main(role: Role) -> None:
@@ -89,4 +89,4 @@ async def _report(role: Role, engine: EmbeddedEngine) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(main(enter()))
+        perform(lambda role: asyncio.run(main(role)))

@@ -22,7 +22,7 @@ from twinmill.records.engines import KvPolicy
 from twinmill.rollout.evaluate import Score, evaluate, gain, interval, per_task
 from twinmill.rollout.play import Player
 
-from .base import Role, enter
+from .base import Role, perform
 
 POLL_S = 0.5
 
@@ -122,4 +122,4 @@ def _result_path(role: Role, version: int):  # type: ignore[no-untyped-def]
 
 
 if __name__ == "__main__":
-    asyncio.run(main(enter()))
+    perform(lambda role: asyncio.run(main(role)))

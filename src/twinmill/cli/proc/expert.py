@@ -17,7 +17,13 @@ from twinmill.records.episodes import Episode, Verdict
 from twinmill.rollout.mill import RolloutConfig
 from twinmill.rollout.play import Player
 
-from .base import Role, enter
+from .base import Role, perform
+
+
+def main(role: Role) -> None:
+    """Nothing, where a life before this one has done it all."""
+    if not (role.run.path / "chats.jsonl").exists():
+        asyncio.run(play_all(role))
 
 
 async def play_all(role: Role) -> None:
@@ -69,6 +75,4 @@ async def play_all(role: Role) -> None:
 
 
 if __name__ == "__main__":
-    enter_role = enter()
-    if not (enter_role.run.path / "chats.jsonl").exists():
-        asyncio.run(play_all(enter_role))
+    perform(main)

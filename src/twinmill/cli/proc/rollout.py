@@ -19,7 +19,7 @@ from twinmill.rollout.mill import Mill, RolloutConfig
 from twinmill.rollout.play import Player
 from twinmill.store.ledger import EpisodesLog
 
-from .base import Role, enter
+from .base import Role, perform
 
 
 async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> None:
@@ -116,4 +116,4 @@ async def _beat(role: Role, tally: Tally) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(rollout(enter()))
+    perform(lambda role: asyncio.run(rollout(role)))

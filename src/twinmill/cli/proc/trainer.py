@@ -25,7 +25,7 @@ from twinmill.train.rl import Ports, rl, rl_trainer
 from twinmill.train.sft import sft
 from twinmill.train.versions import RunVersions
 
-from .base import Role, enter
+from .base import Role, perform
 
 CHATS_WAIT_S = 900.0
 """how long SFT waits for the expert's transcripts"""
@@ -182,4 +182,4 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(enter())
+    perform(main)
