@@ -19,7 +19,7 @@ def doctor(*, runs: Path = Path("runs")) -> int:
     found = board.checks(
         runs,
         probes={
-            "bubblewrap": (lambda: str(find_bwrap()), install),
+            "bubblewrap": (_bubblewrap, install),
             "machine": (_machine, f"needs bubblewrap and user namespaces (or root): {install}"),
         },
     )
@@ -29,6 +29,11 @@ def doctor(*, runs: Path = Path("runs")) -> int:
         f"[bold red]{len(missing)} needed things are missing[/]" if missing else "[bold green]a run can start here[/]"
     )
     return 1 if missing else 0
+
+
+def _bubblewrap() -> str:
+    found = find_bwrap()
+    return f"{'.'.join(map(str, found.version))} at {found.path}"
 
 
 def _machine() -> str:
