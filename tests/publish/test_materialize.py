@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from twinmill.publish.errors import Broken
+from twinmill.publish.errors import Broken, Refused
 from twinmill.publish.materialize import materialize, verify
 from twinmill.store.blobs import Blobs
-from twinmill.store.errors import Corrupt, NotFound
+from twinmill.store.errors import Corrupt
 
 from .toys import DTYPES, Trainer
 
@@ -36,7 +36,7 @@ def test_a_version_that_cannot_be_rebuilt_leaves_no_folder(local: Blobs, tmp_pat
     local.put(version.object.key, b"?")
     with pytest.raises(Corrupt):
         materialize(local, 0, tmp_path / "v0")
-    with pytest.raises(NotFound):
+    with pytest.raises(Refused, match="version 1 does not exist"):
         materialize(local, 1, tmp_path / "v1")
     assert not (tmp_path / "v0").exists()
     assert not (tmp_path / "v1").exists()

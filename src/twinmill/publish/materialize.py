@@ -12,7 +12,7 @@ from twinmill.store.blobs import Blobs
 from twinmill.store.errors import Corrupt, NotFound
 
 from .chain import Weights, hop, rebuild
-from .errors import Broken, PublishError
+from .errors import Broken, PublishError, Refused
 from .manifest import WeightsLog
 from .tensors import pack_safetensors
 
@@ -26,6 +26,8 @@ def materialize(blobs: Blobs, number: int, folder: Path | str) -> WeightVersion:
     if folder.exists():
         raise FileExistsError(f"{folder} exists; name a new folder for version {number}")
     log = WeightsLog(blobs)
+    if not 0 <= number <= log.newest():
+        raise Refused(f"version {number} does not exist in {blobs.url}; the newest is {log.newest()} (-1 = none yet)")
     weights = rebuild(log, number)
     version = weights.version
     data, _ = pack_safetensors(weights.tensors, {patch.name: patch.dtype for patch in version.tensors})
