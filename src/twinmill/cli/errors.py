@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dis import opmap
 
 from rich.console import Console
 from rich.text import Text
@@ -23,7 +24,7 @@ def expected(error: BaseException) -> bool:
     """Was it raised on purpose, in words for people? Then it is of a kind of our own, or was raised by our own code."""
     if isinstance(error, FileNotFoundError | PermissionError) or type(error).__module__.startswith("twinmill."):
         return True
-    return isinstance(error, ValueError | ImportError) and _ours(error)
+    return isinstance(error, ValueError | ImportError | OSError) and _ours(error)
 
 
 def causes(error: BaseException) -> list[BaseException]:
@@ -39,8 +40,11 @@ def fail(text: str, code: int = 2) -> None:
 
 
 def _ours(error: BaseException) -> bool:
-    """Was it raised by our own code (innermost frame in twinmill), rather than inside a library?"""
+    """Did a raise statement of our own code raise it, rather than a library, or a slip like int("x")?"""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and "/twinmill/" in trace.tb_frame.f_code.co_filename
+    if trace is None:
+        return False
+    code = trace.tb_frame.f_code
+    return "/twinmill/" in code.co_filename and code.co_code[trace.tb_lasti] == opmap["RAISE_VARARGS"]
