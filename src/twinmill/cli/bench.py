@@ -20,10 +20,15 @@ def folder() -> Path:
     raise ConfigError("no bench/ here: benchmarks come with a checkout of twinmill; run this inside one")
 
 
-def bench(name: str = "", *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    """Run a benchmark; its last line is one JSON object. Without a name: list them."""
+Word = Annotated[str, Parameter(allow_leading_hyphen=True)]
+
+
+def bench(name: Word = "", *arguments: Word) -> int:
+    """Run a benchmark; its last line is one JSON object. Without a name: list them.
+
+    What follows the name is the program's own, --help included."""
     programs = {path.stem: path for path in sorted(folder().glob("*.py")) if not path.stem.startswith("_")}
-    if not name:
+    if name in ("", "--help", "-h"):
         table = Table("name", "what it measures")
         for stem, path in programs.items():
             table.add_row(stem, path.read_text().split("\n", 1)[0].strip('"').strip())
@@ -36,5 +41,7 @@ def bench(name: str = "", *arguments: Annotated[str, Parameter(allow_leading_hyp
     try:
         runpy.run_path(str(programs[name]), run_name="__main__")
     except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0

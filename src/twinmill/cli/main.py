@@ -20,8 +20,11 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "What this machine can do, and what to install for the rest."),
     "bench": ("bench:bench", "Run a benchmark; without a name, list them."),
 }
+OWN_HELP = ("bench",)
+"""commands that pass --help on"""
 for name, (target, text) in COMMANDS.items():
-    app.command(f"twinmill.cli.{target}", name=name, help=text)
+    flags = () if name in OWN_HELP else ("--help", "-h")
+    app.command(f"twinmill.cli.{target}", name=name, help=text, help_flags=flags)
 
 tasks = App(name="tasks", help="Task sets: list, show, validate, play by hand.")
 for name, text in {
@@ -50,7 +53,7 @@ def main() -> None:
     from twinmill.cli.errors import explained
 
     with explained():
-        code = app(result_action="return_value")
+        code = app(sys.argv[1:], result_action="return_value")
         sys.exit(code if isinstance(code, int) else 0)
 
 

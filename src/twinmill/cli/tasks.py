@@ -154,7 +154,7 @@ def _arguments(name: str, rest: str, task: Task) -> dict[str, str | int]:
     parameters = SPECS[name].parameters
     if not parameters:
         return {}
-    words = rest.split(" ", len(parameters) - 1)
+    words = rest.split(" ", len(parameters) - 1) if rest else []
     if len(words) != len(parameters):
         raise ToolError(f"write: {_usage(name)}")
     found: dict[str, str | int] = {}
