@@ -18,6 +18,7 @@ else is meant by the keys is said in _runs.py. Everything is measured on one mac
 
 import argparse
 import os
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ MUST = {
     "staleness_max": "<= 2",
     "drop_bias_by_length": "== 0",
 }
+START_S = 60.0
+"""what a run may take beside its RL: start, report, end"""
 WAITS = (
     "taskset=waiting:{median_s}:tinyrepo:0",
     "harness.temperature=1.0",
@@ -76,9 +79,13 @@ class Case:
     folder: Path
     deadline_s: float
 
-    def run(self, label: str, steps: int, window: int, more: Sequence[str] = ()) -> Trace:
+    def run(
+        self, label: str, steps: int, window: int, more: Sequence[str] = (), deadline_s: float | None = None
+    ) -> Trace:
+        """subprocess.TimeoutExpired when it takes longer than `deadline_s` (None = the case's own)."""
         overrides = [*self.overrides, f"rl.steps={steps}", f"rl.window.window={window}", *more]
-        trace = Trace.read(play(RECIPE, self.folder / self.name / label, overrides, self.deadline_s))
+        folder = self.folder / self.name / label.replace(" ", "-").replace(",", "")
+        trace = Trace.read(play(RECIPE, folder, overrides, deadline_s or self.deadline_s))
         print(
             f"{self.name}, {label}: {trace.wall_s:.1f} s, {trace.step_s:.2f} s a step, trainer waits "
             f"{trace.waiting_frac:.1%}, {trace.sampled_tokens / len(trace.attempts):.0f} tokens an attempt",
@@ -88,11 +95,20 @@ class Case:
 
     def both(self, steps: int, probe_steps: int) -> tuple[Trace, Trace, Split]:
         """(window 0 at its best split, window 2, that split)."""
-        probes = {
-            split: self.run(f"probe {split}", probe_steps, 0, split.overrides()) for split in splits(cores_here())
-        }
-        best = min(probes, key=lambda split: probes[split].wall_s)
+        best = self.best_split(probe_steps)
         return self.run("window 0", steps, 0, best.overrides()), self.run("window 2", steps, 2), best
+
+    def best_split(self, steps: int) -> Split:
+        """The split whose short run of window 0 is fastest. One that takes three times as long as another is given up:
+        where other work shares the cores, threads that wait for one another can be slower by far."""
+        walls: dict[Split, float] = {}
+        for split in splits(cores_here()):
+            limit = START_S + 3 * min(walls.values()) if walls else self.deadline_s
+            try:
+                walls[split] = self.run(f"probe {split}", steps, 0, split.overrides(), limit).wall_s
+            except subprocess.TimeoutExpired:
+                print(f"{self.name}, probe {split}: given up after {limit:.0f} s", flush=True)
+        return min(walls, key=walls.__getitem__)
 
 
 def cores_here() -> int:

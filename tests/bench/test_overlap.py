@@ -1,11 +1,12 @@
 """bench overlap: its figures from made-up runs, its splits, and that its runs are possible ones."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from _result import holds
-from overlap import MUST, RECIPE, WAITS, Case, Split, main, measured, splits
+from overlap import MUST, RECIPE, START_S, WAITS, Case, Split, main, measured, splits
 from tests.bench.traces import trace
 from twinmill.cli.config import load_recipe
 
@@ -29,7 +30,10 @@ def test_every_run_is_a_possible_one(case):
 def test_window_0_is_measured_at_the_split_that_was_fastest(tmp_path, monkeypatch, capsys):
     asked = []
 
-    def fake(case, label, steps, window, more=()):
+    def fake(case, label, steps, window, more=(), deadline_s=None):
+        if list(more) == Split(1, 2).overrides():
+            assert deadline_s == START_S + 3 * 36.0
+            raise subprocess.TimeoutExpired("twinmill run", deadline_s)
         asked.append((label, steps, window, tuple(more)))
         return trace(5.0 if list(more) == Split(2, 1).overrides() else 9.0)
 
@@ -37,6 +41,7 @@ def test_window_0_is_measured_at_the_split_that_was_fastest(tmp_path, monkeypatc
     monkeypatch.setattr("overlap.cores_here", lambda: 2)
     _, _, best = Case("compute", (), tmp_path, 1.0).both(steps=7, probe_steps=3)
     assert best == Split(2, 1)
+    assert "given up" in capsys.readouterr().out
     assert asked[-2:] == [("window 0", 7, 0, tuple(best.overrides())), ("window 2", 7, 2, ())]
     assert all(steps == 3 and window == 0 for _, steps, window, _ in asked[:-2])
 
