@@ -154,7 +154,7 @@ async def _open_nested(limits: Limits, group: Group) -> Cell:
         cell = Cell(ours, pid, os.pidfd_open(pid), group, nest=nest, id=id)
     except (EOFError, ConnectionError, ProcessLookupError):
         ours.close()
-        there, why = nest.listen(), said(nest.complaints)
+        there, why = nest.listen(), nest.said()
         if not there:
             nest.retire()
         raise MachineStartError(f"the machine's process 1 died at its start. {why}") from None

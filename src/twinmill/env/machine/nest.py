@@ -100,6 +100,8 @@ class Nest:
     made: int = 0
     served: bool = False
     """at least one machine came to life"""
+    last_words: str = ""
+    """what it had said on stderr when it was closed"""
     retired: bool = False
     """makes no new machines and ends with its last one"""
 
@@ -165,4 +167,9 @@ class Nest:
             self.retired = True
             self.orders.close()
             end(self.process)
+            self.last_words = said(self.complaints)
             os.close(self.complaints)
+
+    def said(self) -> str:
+        """The end of what it has written on stderr, also after its end (when the descriptor's number is another's)."""
+        return said(self.complaints) if self.orders.fileno() >= 0 else self.last_words
