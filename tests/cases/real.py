@@ -63,11 +63,11 @@ class RealRun:
 
     # ---- lives
 
-    def start(self, **overrides: object) -> "RealRun":
+    def start(self, command: str = "run", **overrides: object) -> "RealRun":
         """`twinmill run recipes/smoke.py`, RL alone; keys with __ for a dot: rl__steps=4."""
         given = {**SILENCE, **{key.replace("__", "."): _spelled(value) for key, value in overrides.items()}}
         words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-        return self._spawn("run", SMOKE, "--root", self.root, "--set", f"model={self.model}", *words)
+        return self._spawn(command, SMOKE, "--root", self.root, "--set", f"model={self.model}", *words)
 
     def resume(self) -> "RealRun":
         return self._spawn("run", "--resume", self.folder.path)

@@ -20,7 +20,7 @@ from twinmill.env.harness.loop import HarnessConfig
 from twinmill.env.harness.tools import SPECS
 from twinmill.env.machine import cells, namespace
 from twinmill.env.machine.namespace import NamespaceMachine
-from twinmill.env.machine.nest import mark
+from twinmill.env.machine.nest import Nest, mark
 from twinmill.records.engines import GenerateRequest
 from twinmill.records.episodes import Attempt, Boundary
 from twinmill.records.tasks import Message, ToolCall
@@ -171,7 +171,9 @@ def test_a_store_that_stays_away_stops_the_run_which_can_be_resumed(
     run.wait(lambda: run.newest >= 1, "version 1")
     with s3.stopped():
         assert run.end() == 1
-        assert "within its deadline of 4 s" in run.said()
+        for name in ("trainer", "rollout/east"):
+            assert run.says(rf"^error: {name}: could not .* within its deadline of 4 s"), run.events()
+        assert "Traceback" not in run.said()
         assert f"resume with: twinmill run --resume {run.folder.path}" in run.said()
         run.no_strays()
     run.resume().done()
@@ -193,3 +195,16 @@ def test_stopped_sandboxes_of_a_real_run_cost_attempts_and_nothing_else(run: Rea
     never_a_reward(run.attempts())
     assert run.pid("rollout/east") is None
     run.no_strays()
+
+
+def test_a_forge_that_was_given_up_still_says_its_last_words() -> None:
+    """Those who waited for a machine of it ask after it was closed, when its descriptor's number may be another's."""
+    nest = Nest.start()
+    nest.close()
+    reader, writer = os.pipe()  # takes the number
+    try:
+        assert nest.said() == ""
+        assert not nest.listen()
+    finally:
+        os.close(reader)
+        os.close(writer)

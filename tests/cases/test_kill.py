@@ -13,7 +13,7 @@ ROLES = ("trainer", "engine/east", "rollout/east", "supervisor")
 
 @pytest.mark.timeout(900)
 def test_every_role_is_killed_once_and_the_run_goes_on(run: RealRun) -> None:
-    run.start(rl__steps=5, rl__window__window=1)
+    run.start("rl", rl__steps=5, rl__window__window=1)
     run.wait(lambda: run.attempts(), "the first attempt")
     run.signal("rollout/east")
     run.wait(lambda: run.newest >= 1, "version 1")
