@@ -5,6 +5,8 @@ twinmill run recipes/laptop.py                 twinmill run recipes/laptop.py --
 
 from pathlib import Path
 
+from twinmill.batch.credit import Credit
+from twinmill.batch.credit.length_penalty import LengthPenalty
 from twinmill.batch.pack import Packing
 from twinmill.batch.window import Window
 from twinmill.cli.config import Cluster, Experts, RunConfig
@@ -20,6 +22,7 @@ from twinmill.train.rl import Rl
 from twinmill.train.sft import Sft
 from twinmill.train.sources.groups import Preparation
 
+STEPS = 48
 NANO = Path(__file__).parents[1] / "models" / "nano"
 
 
@@ -30,13 +33,18 @@ def recipe() -> RunConfig:
         taskset="tinyrepo:0",
         corpus=CorpusConfig(),
         midtrain=Midtrain(steps=24, rows_per_step=8, heldout_rows=24, optimizer=AdamW(lr=3e-4, warmup=4)),
-        experts=Experts(episodes=256, style=Style(wrong_guess=0.4, tests=0.15)),
+        experts=Experts(episodes=256, style=Style(wrong_guess=0.5, tests=0.25)),
         sft=Sft(steps=24, chats_per_step=24, optimizer=AdamW(lr=3e-4, warmup=4)),
         rl=Rl(
-            steps=32,
+            steps=STEPS,
             window=Window(window=2, groups_per_step=6),
-            preparation=Preparation(packing=Packing(tokens=4096), tokens_per_episode=32.0),
-            optimizer=AdamW(lr=3e-4, warmup=3, weight_decay=0.0),
+            preparation=Preparation(
+                packing=Packing(tokens=4096),
+                tokens_per_episode=32.0,
+                # a turn costs a little: without it a policy that has learned to test goes on testing for ever
+                credit=Credit(length=LengthPenalty(scale=0.02, q=0.0, tool_call=0.0, final=0.0, turns=1.0)),
+            ),
+            optimizer=AdamW(lr=3e-4, warmup=3, schedule="cosine", horizon=STEPS),
             checkpoint_every=8,
         ),
         clusters=(

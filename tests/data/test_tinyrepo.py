@@ -67,7 +67,9 @@ def test_a_task_is_the_same_in_every_process():
         "print(blake3.blake3(b''.join(wire.pack(t.load(i)) for i in t.ids('train')[:5])).hexdigest())"
     )
     digests = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, env={"PYTHONHASHSEED": seed}, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, env={"PYTHONHASHSEED": seed}, check=True
+        ).stdout
         for seed in ("0", "1")
     }
     assert len(digests) == 1
