@@ -9,7 +9,8 @@ from twinmill.records.tasks import ToolWait
 
 def test_tasks_are_the_other_sets_with_a_declared_wait():
     waiting, other = open_taskset("waiting:0.5:tinyrepo:0"), open_taskset("tinyrepo:0")
-    assert waiting.ids("heldout")[3] == (task_id := other.ids("heldout")[3])
+    task_id = other.ids("heldout")[3]
+    assert waiting.ids("heldout")[3] == task_id
     task, plain = waiting.load(task_id), other.load(task_id)
     assert task.tool_wait == ToolWait(median_s=0.5, p99_over_p50=20.0)
     assert task.taskset == "waiting:0.5:tinyrepo:0"

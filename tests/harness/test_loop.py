@@ -36,9 +36,7 @@ def say(name: str, **arguments: str | int) -> list[int]:
     return RENDER.assistant(Message(role="assistant", content="", tool_calls=(call,)), TOOLS)
 
 
-def play(
-    turns, task: Task = ROOMY, *, engine=None, config=PATIENT, **fault
-) -> Episode:
+def play(turns, task: Task = ROOMY, *, engine=None, config=PATIENT, **fault) -> Episode:
     """`turns`: what the model says, one list of ids per turn."""
     script = list(turns)
     engine = engine or ScriptedEngine(lambda request: script.pop(0), experts=(2, 2, 8))
