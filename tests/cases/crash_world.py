@@ -1,6 +1,6 @@
 """A whole run in one process, to be killed at any named write: two mills, a real trainer, no engine and no machines.
 
-    python -m tests.cases.crash_world FOLDER SEED
+    python -m tests.cases.crash_world FOLDER SEED [PART PARTS]
 
 Imports once, then forks a child for every life, so that each life starts as a fresh process would. Prints one JSON line
 per round. Episodes are a pure function of slot, attempt and version; with window 0 the final digest is one, too.
@@ -211,7 +211,8 @@ def round_(root: Path, name: str, window: int, deaths: list[tuple[str, int]]) ->
 
 
 def main() -> None:
-    root, seed = Path(sys.argv[1]), int(sys.argv[2])
+    root, seed, part, parts = Path(sys.argv[1]), *map(int, [*sys.argv[2:], 0, 1][:3])
+    root.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
     counts_file = root / "counts.json"
 
@@ -228,7 +229,8 @@ def main() -> None:
         window = i % 2
         other = rng.choice(sorted(counts))
         deaths = [(point, rng.randint(1, max(1, counts[point] // 2))), (other, 1 + rng.randrange(2))]
-        print(json.dumps(round_(root, f"round-{i}", window, deaths)), flush=True)
+        if i % parts == part:
+            print(json.dumps(round_(root, f"round-{i}", window, deaths)), flush=True)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def _try_to_strike(run: RealRun, damage: Damage, groups: int) -> int | None:
 
 @pytest.mark.timeout(900)
 def test_damaged_versions_are_never_served_and_the_run_goes_on(run: RealRun) -> None:
-    run.start(rl__steps=14, rl__window__window=1, rl__poll_s=0.3, publish__full_every=0)
+    run.start(rl__steps=11, rl__window__window=1, rl__poll_s=0.3, publish__full_every=0)
     struck = {}
     for damage in (*OBJECTS, wrong_base):
         number = strike(run, damage)
@@ -93,8 +93,8 @@ def test_damaged_versions_are_never_served_and_the_run_goes_on(run: RealRun) -> 
         run.wait(lambda n=number: any(swap["version"] > n for swap in run.metrics("swap")), "a version that is sound")
     run.done()
 
-    kinds = {number: run.weights.get(number).kind.value for number in range(15)}
-    assert all("full" in [kinds[n] for n in range(number, 15)] for number in struck), kinds
+    kinds = {number: run.weights.get(number).kind.value for number in range(12)}
+    assert all("full" in [kinds[n] for n in range(number, 12)] for number in struck), kinds
     [forged] = [number for number, damage in struck.items() if damage is wrong_base]
     assert forged not in [swap["version"] for swap in run.metrics("swap")]
     assert "on a base other than version" in " ".join(run.events())

@@ -28,9 +28,8 @@ def episodes(run: RealRun) -> dict[tuple[int, int], list[list[int]]]:
 def test_six_steps_and_three_with_an_interruption_and_three_end_in_the_same_bits(tmp_path: Path, agent: Path) -> None:
     """One cluster plays all slots of the first; two share those of the second by who is quicker. It must not matter."""
     wanted = {**SAME, "rl__steps": 6, "rl__checkpoint_every": 2}
-    with RealRun(tmp_path / "straight", agent) as straight:
-        straight.start(**wanted).done()
-    with RealRun(tmp_path / "broken", agent) as broken:
+    with RealRun(tmp_path / "straight", agent) as straight, RealRun(tmp_path / "broken", agent) as broken:
+        straight.start(**wanted)
         broken.start(**wanted, clusters=TWO)
         broken.wait(lambda: broken.newest >= 3, "version 3")
         broken.life.send_signal(signal.SIGINT)
@@ -40,6 +39,7 @@ def test_six_steps_and_three_with_an_interruption_and_three_end_in_the_same_bits
         left_at = broken.newest
         assert left_at < 6
         broken.resume().done()
+        straight.done()
     for run in (straight, broken):
         run.whole(window=0, slots=12)
     assert episodes(broken) == episodes(straight)
