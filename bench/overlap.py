@@ -6,7 +6,7 @@ Both are ordinary runs of recipes/overlap.py from models/nano; only `rl.window.w
 differ. Synchronous training may use every core for either mill in turn, so window 0 gets the best of all splits of
 threads between trainer and engines, found by short runs; window 2 keeps the recipe's one thread each.
 
-    compute    sampled hot, so that turns are long and machines idle: all that counts is model work
+    compute    tinyrepo:1 sampled hot, so that turns are long and machines idle: all that counts is model work
     waits      task set waiting:tinyrepo:0 at temperature 1: every call of a tool takes a declared lognormal time, p99/p50 =
                20. The trainer is the slower mill here (unshared prompts, a reference in the reward): whether it ever waits
                says something about the window only where it is not starved for lack of engines.
@@ -41,6 +41,8 @@ START_S = 60.0
 """what a run may take beside its RL: start, report, end"""
 WAITS = (
     "taskset=waiting:{median_s}:tinyrepo:0",
+    "rl.window.groups_per_step=12",
+    "rollout.groups_in_flight=18",
     "harness.temperature=1.0",
     "rl.compute.temperature=1.0",
     "harness.turn_tokens=64",
@@ -139,7 +141,7 @@ def measured(compute: tuple[Trace, Trace, Split], waits: tuple[Trace, Trace, Spl
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=10, help="optimizer steps of each measured run")
+    parser.add_argument("--steps", type=int, default=8, help="optimizer steps of each measured run")
     parser.add_argument("--probe-steps", type=int, default=2, help="steps of the runs that look for the best split")
     parser.add_argument("--wait-s", type=float, default=0.08, help="median wait of a tool's call, seconds")
     parser.add_argument("--set", action="append", default=[], help="override of every run, as in twinmill run")

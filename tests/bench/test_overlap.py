@@ -23,7 +23,7 @@ def test_every_run_is_a_possible_one(case):
         config = load_recipe(RECIPE, [*case, "rl.window.window=0", *split.overrides()])
         assert config.trainer_threads == split.trainer
         assert {cluster.threads for cluster in config.clusters} == {split.engine}
-    assert config.taskset == ("waiting:0.08:tinyrepo:0" if case else "tinyrepo:0")
+    assert config.taskset == ("waiting:0.08:tinyrepo:0" if case else "tinyrepo:1")
     assert config.machine == "namespace", "machines are real in either case"
 
 
