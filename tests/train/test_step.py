@@ -42,7 +42,7 @@ def as_the_engine_would(decoder, sample, temperature=1.0, record=False):
 
 
 def trainer(decoder, **rl):
-    return rl_trainer(Rl(**{"optimizer": AdamW(lr=0.0)} | rl), decoder)
+    return rl_trainer(Rl(**{"optimizer": AdamW(lr=0.0), "parity": decoder.parity} | rl), decoder)
 
 
 def run(trainer, samples, packing=Packing(), version=0):  # noqa: B008

@@ -102,7 +102,8 @@ def bury(orders, machines):
         if pid == 0:
             return
         report = {"gone": machines.pop(pid, None), "status": status, "cpu_s": usage.ru_utime + usage.ru_stime}
-        with contextlib.suppress(BlockingIOError):  # the host has not asked for thousands of deaths, nor will for this
+        # BlockingIOError: the host has not asked for thousands of deaths, nor will for this; the others: it is gone itself
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionError):
             orders.send(json.dumps(report).encode(), socket.MSG_DONTWAIT)
 
 
