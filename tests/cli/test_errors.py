@@ -53,6 +53,13 @@ def test_a_bug_passes() -> None:
         print(1 / 0)
 
 
+def test_ctrl_c_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end, explained():
+        raise KeyboardInterrupt
+    assert end.value.code == 130
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_group_of_tasks_dies_of_its_causes() -> None:
     async def away() -> None:
         raise StoreUnavailable("away")

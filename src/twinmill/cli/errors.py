@@ -11,9 +11,12 @@ from rich.text import Text
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """For commands: a mistake of the user, or a state of the world that we have words for, is one line and exit code 2."""
+    """For commands: a mistake of the user, or a state of the world that we have words for, is one line and exit code 2.
+    Ctrl-C is no error, and as silent as in any other program."""
     try:
         yield
+    except KeyboardInterrupt:
+        sys.exit(130)
     except Exception as error:
         if not expected(error):
             raise
