@@ -29,6 +29,8 @@ PATIENCE_S = 400.0
 """of every wait here: far beyond what an idle machine needs, because the machine may not be idle"""
 SILENCE = {"evaluation": "null", "midtrain": "null", "sft": "null", "experts": "null"}
 """overrides that leave RL alone of the smoke recipe"""
+CALM = {"rl.poll_s": 0.3}
+"""so that a step is not over before a test has looked"""
 
 
 def twinmill(*args: object, stdin: str = "", cwd: Path = ROOT, within_s: float = PATIENCE_S):  # type: ignore[no-untyped-def]
@@ -63,11 +65,14 @@ class RealRun:
 
     # ---- lives
 
-    def start(self, command: str = "run", **overrides: object) -> "RealRun":
-        """`twinmill run recipes/smoke.py`, RL alone; keys with __ for a dot: rl__steps=4."""
-        given = {**SILENCE, **{key.replace("__", "."): _spelled(value) for key, value in overrides.items()}}
+    def start(
+        self, command: str = "run", *, recipe: Path = SMOKE, whole: bool = False, **overrides: object
+    ) -> "RealRun":
+        """`twinmill run recipes/smoke.py`, RL alone unless `whole`; keys with __ for a dot: rl__steps=4."""
+        given = CALM | ({} if whole else SILENCE)
+        given |= {key.replace("__", "."): _spelled(value) for key, value in overrides.items()}
         words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
-        return self._spawn(command, SMOKE, "--root", self.root, "--set", f"model={self.model}", *words)
+        return self._spawn(command, recipe, "--root", self.root, "--set", f"model={self.model}", *words)
 
     def resume(self) -> "RealRun":
         return self._spawn("run", "--resume", self.folder.path)
@@ -95,7 +100,7 @@ class RealRun:
             if ended and not until():
                 raise AssertionError(f"the run ended ({self.life.returncode}) before {what}:\n{self.said()[-4000:]}")
             assert time.monotonic() < deadline, f"{what} did not come within {within_s} s:\n{self.said()[-4000:]}"
-            time.sleep(0.01)
+            time.sleep(0.03)
 
     def end(self, within_s: float = PATIENCE_S) -> int:
         """The exit code of this life."""

@@ -84,7 +84,7 @@ def _try_to_strike(run: RealRun, damage: Damage, groups: int) -> int | None:
 
 @pytest.mark.timeout(900)
 def test_damaged_versions_are_never_served_and_the_run_goes_on(run: RealRun) -> None:
-    run.start(rl__steps=11, rl__window__window=1, rl__poll_s=0.3, publish__full_every=0)
+    run.start(rl__steps=11, rl__window__window=1, publish__full_every=0)
     struck = {}
     for damage in (*OBJECTS, wrong_base):
         number = strike(run, damage)
@@ -113,7 +113,7 @@ def test_damaged_versions_are_never_served_and_the_run_goes_on(run: RealRun) -> 
 @pytest.mark.parametrize("damage", OBJECTS)
 def test_with_a_window_of_0_the_trainer_puts_the_version_back(run: RealRun, damage: Damage) -> None:
     """No next version can come before the engines have this one: it is mended, or the run would stand still."""
-    run.start(rl__steps=4, rl__window__window=0, rl__poll_s=0.3, publish__full_every=0)
+    run.start(rl__steps=4, rl__window__window=0, publish__full_every=0)
     run.wait(lambda: run.newest >= 1, "version 1")
     number = strike(run, damage)
     run.done()

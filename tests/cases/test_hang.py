@@ -56,6 +56,18 @@ def test_a_stopped_engine_and_a_stopped_rollout_process_are_named_and_replaced(r
     run.no_strays()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_stopped_trainer_is_named_and_replaced(run: RealRun) -> None:
+    run.start(rl__steps=3, hang_s=5.0)
+    run.wait(lambda: run.newest >= 1, "version 1")
+    stopped = run.signal("trainer", signal.SIGSTOP)
+    run.wait(lambda: run.says(r"^hung: trainer: no heartbeat for 2\d\.\d s \(stopped\)"), "word of the trainer")
+    run.wait(lambda: run.pid("trainer") not in (None, stopped), "another trainer")
+    run.done()
+    run.whole(window=1, slots=6)
+
+
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines of machines that a test can wait for."""
@@ -152,12 +164,12 @@ _SECRETS = ("access_key_id", "secret_access_key")
 @pytest.mark.timeout(900)
 def test_a_store_that_hangs_is_named_and_waited_for(far: tuple[RealRun, dict[str, object]], s3: S3Server) -> None:
     run, store = far
-    run.start(**store, rl__steps=3, rl__window__window=1)
+    run.start(**store, rl__steps=4, rl__window__window=1)
     run.wait(lambda: run.newest >= 1, "version 1")
     with s3.stopped():
         run.wait(lambda: run.says(r"could not .* s3://.* within its deadline of 4 s"), "word of the store")
     run.done()
-    run.whole(window=1, slots=6)
+    run.whole(window=1, slots=8)
     never_a_reward(run.attempts())
 
 

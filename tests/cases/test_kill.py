@@ -13,7 +13,7 @@ ROLES = ("trainer", "engine/east", "rollout/east", "supervisor")
 
 @pytest.mark.timeout(900)
 def test_every_role_is_killed_once_and_the_run_goes_on(run: RealRun) -> None:
-    run.start("rl", rl__steps=5, rl__window__window=1)
+    run.start("rl", rl__steps=6, rl__window__window=1)
     run.wait(lambda: run.attempts(), "the first attempt")
     run.signal("rollout/east")
     run.wait(lambda: run.newest >= 1, "version 1")
@@ -29,8 +29,8 @@ def test_every_role_is_killed_once_and_the_run_goes_on(run: RealRun) -> None:
     before = run.digests()
     run.resume().done()
     run.no_strays()
-    found = run.whole(window=1, slots=10)
-    assert found.newest == 5
+    found = run.whole(window=1, slots=12)
+    assert found.newest == 6
     assert run.digests()[: len(before)] == before
     assert found.unused == 0, "engines that come back are waited for: no attempt was lost"
     for name in ("trainer", "engine/east", "rollout/east"):
