@@ -100,11 +100,11 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 @pytest.mark.timeout(600)
-def test_eval_of_a_folder_and_of_a_version_of_a_run(finished: Finished, agent: Path) -> None:
+def test_eval_of_a_folder_and_of_a_version_of_a_run(cli: Cli, finished: Finished, agent: Path) -> None:
     for model in (agent, f"{finished.folder.path}@2"):
-        done = twinmill("eval", model, "--tasks", 2, "--machines", 2, "--temperature", 0, "--temperature", 1)
-        assert done.returncode == 0, done.stderr
-        rows = [line for line in done.stdout.splitlines() if line.startswith("│")]
+        said = cli("eval", model, "--tasks", 2, "--machines", 2, "--threads", 1, "--temperature", 0, "--temperature", 1)
+        assert said.code == 0, said.err
+        rows = [line for line in said.out.splitlines() if line.startswith("│")]
         assert [row.split("│")[1].strip() for row in rows] == ["0.0", "1.0"]
         assert [row.split("│")[2].strip() for row in rows] == ["0.0%", "0.0%"]
         assert [row.split("│")[5].strip() for row in rows] == ["0", "0"], "nothing was lost"

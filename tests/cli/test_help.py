@@ -9,6 +9,8 @@ from tests.cases.real import ROOT, twinmill
 from twinmill import __version__
 from twinmill.cli.main import COMMANDS
 
+from .conftest import Cli
+
 ALL = (*COMMANDS, "tasks", "episodes", "weights")
 ASK = """
 import sys
@@ -47,7 +49,7 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("words", [("bogus",), ("run", "--bogus"), ("tasks", "bogus"), ("weights", "materialize")])
-def test_what_cannot_be_read_is_exit_code_2(words: tuple[str, ...]) -> None:
-    done = twinmill(*words)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr + done.stdout
+def test_what_cannot_be_read_is_exit_code_2(cli: Cli, words: tuple[str, ...]) -> None:
+    said = cli(*words)
+    assert said.code == 2
+    assert "Traceback" not in said.err + said.out
