@@ -127,7 +127,9 @@ async def open_cell(limits: Limits) -> Cell:
         group.attach(cell.pid)
     except ProcessLookupError as error:
         await close_cell(cell)
-        raise MachineStartError("the machine's process 1 died at its start, before it was in its control group") from error
+        raise MachineStartError(
+            "the machine's process 1 died at its start, before it was in its control group"
+        ) from error
     except OSError as error:
         await close_cell(cell)
         raise MachineStartError(f"a machine could not be put into its control group: {error}") from error
