@@ -57,8 +57,8 @@ def test_a_stopped_trainer_is_named_and_replaced(run: RealRun) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deadlines of machines that a test can wait for."""
-    monkeypatch.setattr(namespace, "FILES_S", 2.0)
-    monkeypatch.setattr(cells, "START_S", 4.0)
+    monkeypatch.setattr(namespace, "FILES_S", 1.5)
+    monkeypatch.setattr(cells, "START_S", 3.0)
 
 
 def test_stopped_sandboxes_are_lost_attempts_that_are_played_again(impatient: None, agent: Path) -> None:
@@ -82,8 +82,8 @@ def test_stopped_sandboxes_are_lost_attempts_that_are_played_again(impatient: No
     player = Player(
         engine=ScriptedEngine(said),
         renderer=renderer,
-        make_machine=lambda spec: NamespaceMachine(spec, grace_s=2.0),
-        harness=HarnessConfig(experts=False, tool_s=2.0),
+        make_machine=lambda spec: NamespaceMachine(spec, grace_s=1.5),
+        harness=HarnessConfig(experts=False, tool_s=1.5),
         cluster="a",
     )
     mill = Mill(
@@ -152,18 +152,17 @@ def test_a_stopped_engine_store_and_rollout_process_are_named_and_got_over(
     far: tuple[RealRun, dict[str, object]], s3: S3Server
 ) -> None:
     run, store = far
-    run.start(**store, rl__steps=5, rl__window__window=1, hang_s=6.0)
-    for name, version in (("engine/east", 1), ("rollout/east", 3)):
-        run.wait(lambda v=version: run.newest >= v, f"version {version}")
-        stopped = run.signal(name, signal.SIGSTOP)
+    run.start(**store, rl__steps=6, rl__window__window=1, hang_s=6.0)
+    run.wait(lambda: run.newest >= 1, "version 1")
+    stopped = {name: run.signal(name, signal.SIGSTOP) for name in ("engine/east", "rollout/east")}
+    for name, pid in stopped.items():
         run.wait(lambda n=name: run.says(rf"^hung: {n}: no heartbeat for \d+\.\d s \(stopped\)"), f"word of {name}")
-        run.wait(lambda n=name, pid=stopped: run.pid(n) not in (None, pid), f"another {name}")
-        if name == "engine/east":
-            run.wait(lambda: run.newest >= 2, "version 2")
-            with s3.stopped():
-                run.wait(lambda: run.says(r"could not .* s3://.* within its deadline of 4 s"), "word of the store")
+        run.wait(lambda n=name, pid=pid: run.pid(n) not in (None, pid), f"another {name}")
+    run.wait(lambda: run.newest >= 2, "version 2")
+    with s3.stopped():
+        run.wait(lambda: run.says(r"could not .* s3://.* within its deadline of 4 s"), "word of the store")
     run.done()
-    run.whole(window=1, slots=10)
+    run.whole(window=1, slots=12)
     never_a_reward(run.attempts())
     run.no_strays()
 
