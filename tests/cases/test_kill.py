@@ -15,11 +15,10 @@ ROLES = ("trainer", "engine/east", "rollout/east", "supervisor")
 def test_every_role_is_killed_once_and_the_run_goes_on(run: RealRun) -> None:
     run.start("rl", rl__steps=6, rl__window__window=1)
     run.wait(lambda: run.attempts(), "the first attempt")
-    run.signal("rollout/east")
-    run.wait(lambda: run.newest >= 1, "version 1")
-    run.signal("trainer")
-    run.wait(lambda: run.newest >= 2, "version 2")
-    run.signal("engine/east")
+    for version, name in enumerate(("rollout/east", "trainer", "engine/east")):
+        run.wait(lambda v=version: run.newest >= v, f"version {version}")
+        run.signal(name)
+        run.wait(lambda n=name: run.says(f"^failed: {n}: killed by SIGKILL"), f"word of {name}")
     run.wait(lambda: run.newest >= 3, "version 3")
     run.wait(lambda: any("of twinmill-" in stray for stray in run.strays()), "a machine")
     assert sum("twinmill.cli.proc" in stray for stray in run.strays()) >= 2, "strays are seen where there are some"
@@ -33,8 +32,6 @@ def test_every_role_is_killed_once_and_the_run_goes_on(run: RealRun) -> None:
     assert found.newest == 6
     assert run.digests()[: len(before)] == before
     assert found.unused == 0, "engines that come back are waited for: no attempt was lost"
-    for name in ("trainer", "engine/east", "rollout/east"):
-        assert run.says(f"failed: {name}: killed by SIGKILL"), run.events()
 
 
 @pytest.mark.slow
