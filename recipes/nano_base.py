@@ -1,4 +1,4 @@
-"""How `models/nano/` was made: a 3M-parameter Qwen3-MoE trained from nothing on one CPU core.
+"""How `models/nano/` was made: a 3M-parameter Qwen3-MoE trained from nothing on two CPU cores.
 
     python recipes/nano_base.py OUT --minutes 90        (resumes from OUT/state when it is there)
 
@@ -108,7 +108,7 @@ class Stream:
     def draw(self, index: int) -> Sequence_:
         rng = random.Random(f"nano/{index}")
         kinds = (self.repair, self.wild, self.drill, self.repeats, self.function, self.library)
-        kind = rng.choices(kinds, (0.63, 0.14, 0.03, 0.04, 0.07, 0.09))[0] if index > REPEATS_FIRST else self.repeats
+        kind = rng.choices(kinds, (0.60, 0.18, 0.04, 0.03, 0.06, 0.09))[0] if index > REPEATS_FIRST else self.repeats
         return kind(rng)
 
     def repair(self, rng: random.Random) -> Sequence_:

@@ -90,6 +90,13 @@ def test_a_fault_that_loops_for_ever_is_stopped():
     assert cases.run({"m.py": endless}, case) == [("steps", "")]
 
 
+@pytest.mark.parametrize("grow", ["xs.append(x * x)", "xs += xs"])
+def test_a_fault_that_grows_for_ever_is_stopped(grow):
+    case = [cases.Case(id="t", module="m", call="f([12])", expect="1")]
+    source = f"def f(xs):\n    for x in xs:\n        {grow}\n    return xs\n"
+    assert cases.run({"m.py": source}, case) == [("steps", "")]
+
+
 def test_the_curriculum_meets_every_task_once_before_any_twice():
     ids = TinyRepo(0).ids("heldout")
     seen = [task_of(slot, ids, seed=5) for slot in range(len(ids))]

@@ -14,6 +14,8 @@ from twinmill.records.tasks import Case
 
 STEPS = 3000
 """lines a case may execute; a fault that loops for ever is not a task"""
+LARGEST_INT_BITS, LARGEST_SIZE = 256, 10_000
+"""what a variable may hold: a fault that squares what it walks over needs few lines to need all memory"""
 _SHOWN = 80
 
 
@@ -61,7 +63,7 @@ class Sandboxless:
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
             self.steps += 1
-            if self.steps > STEPS:
+            if self.steps > STEPS or any(map(_too_big, frame.f_locals.values())):
                 raise TooManySteps
         return self._trace
 
@@ -80,6 +82,12 @@ class Sandboxless:
             return "error", f"{type(error).__name__}: {error}"
         finally:
             sys.settrace(before)
+
+
+def _too_big(value: object) -> bool:
+    if isinstance(value, int):
+        return value.bit_length() > LARGEST_INT_BITS
+    return isinstance(value, (str, list, dict)) and len(value) > LARGEST_SIZE
 
 
 class _Module:
