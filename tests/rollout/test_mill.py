@@ -86,7 +86,10 @@ def test_no_slot_starts_before_the_window_allows_it(log):
 
     async def main() -> None:
         running = asyncio.create_task(mill(log, play, slots=10, serving=1, window=1).run())
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(20):
+            while len(log.closed_slots()) < 6:
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)  # time enough to start what must not be started
         running.cancel()
 
     asyncio.run(main())
