@@ -1,6 +1,8 @@
 """How `models/nano/` was made: a 3M-parameter Qwen3-MoE trained from nothing on two CPU cores.
 
-    python recipes/nano_base.py OUT --minutes 90        (resumes from OUT/state when it is there)
+    python recipes/nano_base.py OUT --cycles 52,24      (resumes from OUT/state.safetensors when it is there)
+
+--cycles: minutes of each cosine of the learning rate; the n-th starts at an n-th of the peak.
 
 What a model of this size lacks is copying from its context, so most of what it reads makes it copy: repair transcripts of
 the training families of `tinyrepo` (never the held-out ones), drills that ask for one line of a listing of real code, and
@@ -46,7 +48,7 @@ CONFIG = {
 }  # fmt: skip
 TOKENS_PER_STEP, POOL = 4096, 6
 PEAK_LR, FLOOR_LR, WARMUP = 2.5e-3, 1e-4, 40
-PROMPT_WEIGHT, WRONG_WEIGHT = 0.3, 0.05
+PROMPT_WEIGHT, WRONG_WEIGHT, WRONG_AGAIN_WEIGHT = 0.3, 0.05, 0.2
 REPEATS_FIRST = 3000
 """sequences of repeated random ids that come before anything else"""
 LEVEL = TinyRepo(0)
@@ -108,26 +110,30 @@ class Stream:
     def draw(self, index: int) -> Sequence_:
         rng = random.Random(f"nano/{index}")
         kinds = (self.repair, self.wild, self.drill, self.repeats, self.function, self.library)
-        kind = rng.choices(kinds, (0.60, 0.18, 0.04, 0.03, 0.06, 0.09))[0] if index > REPEATS_FIRST else self.repeats
+        kind = rng.choices(kinds, (0.60, 0.22, 0.04, 0.02, 0.04, 0.08))[0] if index > REPEATS_FIRST else self.repeats
         return kind(rng)
 
     def repair(self, rng: random.Random) -> Sequence_:
         task_id = LEVEL.ids("train")[rng.randrange(1_000_000)]
-        style = Style(wrong_guess=rng.choice((0.0, 0.0, 0.5)), tests=rng.choice((0.2, 0.9)))
+        style = Style(wrong_guess=rng.choice((0.0, 0.3, 0.7)), tests=rng.choice((0.2, 0.9, 0.95)))
         return self.transcript(task_id, plan(LEVEL.broken(task_id), style, rng))
 
     def transcript(self, task_id: str, turns: list) -> Sequence_:
-        """Wrong guesses stay in the context, to be recovered from, but are hardly learned."""
+        """Wrong guesses stay in the context, to be recovered from, but are hardly learned; after a first one a bit more,
+        for each is another than those before: what failed is not to be tried again.
+        """
         repo = LEVEL.broken(task_id)
         good = repo.good[repo.path].split("\n")
         ids = self.render.open(LEVEL.load(task_id).messages, self.tools)
         weights = [PROMPT_WEIGHT] * len(ids)
+        guesses = 0
         for message, observation in turns:
             said = self.render.assistant(message, self.tools)
             edit = message.tool_calls[0].arguments
             wrong = "line" in edit and edit["text"] != good[edit["line"] - 1]
             ids += said
-            weights += [WRONG_WEIGHT if wrong else 1.0] * len(said)
+            weights += [(WRONG_AGAIN_WEIGHT if guesses else WRONG_WEIGHT) if wrong else 1.0] * len(said)
+            guesses += wrong
             if observation is not None:
                 seen = self.render.observe(said, [observation])
                 ids += seen
@@ -300,8 +306,12 @@ def exact_match(decoder, stream: Stream, split: str, count: int = 128) -> tuple[
     return hits / count, total / count
 
 
-def learning_rate(fraction: float, step: int) -> float:
-    cosine = FLOOR_LR + (PEAK_LR - FLOOR_LR) * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
+def learning_rate(minutes: float, cycles: list[float], step: int) -> float:
+    n = 0
+    while n < len(cycles) - 1 and minutes >= cycles[n]:
+        minutes, n = minutes - cycles[n], n + 1
+    peak, fraction = PEAK_LR / (n + 1), min(minutes / cycles[n], 1.0)
+    cosine = FLOOR_LR + (peak - FLOOR_LR) * 0.5 * (1 + math.cos(math.pi * fraction))
     return cosine * min(1.0, (step + 1) / WARMUP)
 
 
@@ -345,9 +355,10 @@ def load(folder: Path, optimizer) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--minutes", type=float, default=90)
+    parser.add_argument("--cycles", default="90")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
+    cycles = [float(minutes) for minutes in args.cycles.split(",")]
     keep_freed_memory()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -365,8 +376,8 @@ def main() -> None:
         progress = load(args.out, optimizer)
     batches: list[list[Sequence_]] = []
     before, started = progress["seconds"], time.monotonic()
-    while progress["seconds"] < args.minutes * 60:
-        rate = learning_rate(progress["seconds"] / (args.minutes * 60), progress["step"])
+    while progress["seconds"] < sum(cycles) * 60:
+        rate = learning_rate(progress["seconds"] / 60, cycles, progress["step"])
         for group in optimizer.param_groups:
             group["lr"] = rate
         if not batches:

@@ -123,3 +123,16 @@ def test_the_expert_ends_well_when_it_tests_and_errs_as_often_as_its_style_says(
             right[name] += cases.report(text, repo.cases).startswith("ok")
     assert right["careful"] >= 146  # a wrong guess may pass the public cases and fail a hidden one
     assert 45 <= right["hasty"] <= 105
+
+
+def test_the_expert_never_tries_again_what_failed():
+    taskset, retried = TinyRepo(0), 0
+    for i in range(60):
+        repo = taskset.broken(taskset.ids("train")[i])
+        turns = plan(repo, Style(wrong_guess=1.0, tests=1.0), random.Random(i))
+        edits = [(c.arguments["line"], c.arguments["text"]) for m, _ in turns for c in m.tool_calls if c.name == "replace"]
+        good = repo.good[repo.path].split("\n")
+        wrong = [(line, text) for line, text in edits if text != good[line - 1]]
+        assert len(wrong) == len(set(wrong))
+        retried += len(wrong) > 1
+    assert retried > 30

@@ -35,8 +35,10 @@ def _lines(text: str) -> list[str]:
     return text.rstrip("\n").split("\n")
 
 
-def _wrong_guess(repo: Broken, style: Style, rng: random.Random) -> tuple[int, str] | None:
-    """(line index, text) of a plausible edit that does not mend the repository."""
+def _wrong_guess(
+    repo: Broken, style: Style, rng: random.Random, tried: set[tuple[int, str]]
+) -> tuple[int, str] | None:
+    """(line index, text) of a plausible edit that does not mend the repository and was not tried before."""
     good, bad = _lines(repo.good[repo.path]), _lines(repo.bad[repo.path])
     lines = _lines(repo.function.source)
     first = _first(repo)
@@ -48,7 +50,7 @@ def _wrong_guess(repo: Broken, style: Style, rng: random.Random) -> tuple[int, s
         else:
             at = repo.line - first
             text = family(lines, at, rng) or family([*lines[:at], bad[repo.line], *lines[at + 1 :]], at, rng)
-        if text is None or text == bad[first + at] or (first + at == repo.line and text == good[repo.line]):
+        if text is None or text in (bad[first + at], good[first + at]) or (first + at, text) in tried:
             continue
         edited = [*bad[: first + at], text, *bad[first + at + 1 :]]
         outcomes = cases.run({**repo.bad, repo.path: "\n".join(edited) + "\n"}, repo.cases)
@@ -71,6 +73,7 @@ def plan(
     good = _lines(repo.good[repo.path])
     now = _lines(repo.bad[repo.path])
     turns: list[tuple[Message, str | None]] = []
+    tried: set[tuple[int, str]] = set()
 
     def edit(at: int, text: str) -> None:
         now[at] = text
@@ -81,13 +84,15 @@ def plan(
 
         turns.append((_call("read", path=repo.path), numbered(repo.bad[repo.path])))
     for guess in range(style.guesses + 1):
-        wrong = _wrong_guess(repo, style, rng) if guess < style.guesses and rng.random() < style.wrong_guess else None
+        errs = guess < style.guesses and rng.random() < style.wrong_guess
+        wrong = _wrong_guess(repo, style, rng, tried) if errs else None
         if wrong is None:
             for at in [i for i in range(len(now)) if now[i] != good[i] and i != repo.line] + [repo.line]:
                 edit(at, good[at])
         else:
             for at in [i for i in range(len(now)) if now[i] != good[i] and i not in (repo.line, wrong[0])]:
                 edit(at, good[at])  # take the last wrong guess back first
+            tried.add(wrong)
             edit(*wrong)
         if rng.random() >= style.tests:
             break
