@@ -130,7 +130,9 @@ def test_the_expert_never_tries_again_what_failed():
     for i in range(60):
         repo = taskset.broken(taskset.ids("train")[i])
         turns = plan(repo, Style(wrong_guess=1.0, tests=1.0), random.Random(i))
-        edits = [(c.arguments["line"], c.arguments["text"]) for m, _ in turns for c in m.tool_calls if c.name == "replace"]
+        edits = [
+            (c.arguments["line"], c.arguments["text"]) for m, _ in turns for c in m.tool_calls if c.name == "replace"
+        ]
         good = repo.good[repo.path].split("\n")
         wrong = [(line, text) for line, text in edits if text != good[line - 1]]
         assert len(wrong) == len(set(wrong))

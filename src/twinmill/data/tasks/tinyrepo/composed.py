@@ -10,7 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .words import (
-    ELEMENTS, LISTS, NUMBERS, TEXTS, TOTALS, Function, build, distinct, ints, name_of, predicate, text, transform, words,
+    ELEMENTS,
+    LISTS,
+    NUMBERS,
+    TEXTS,
+    TOTALS,
+    Function,
+    build,
+    distinct,
+    ints,
+    name_of,
+    predicate,
+    text,
+    transform,
+    words,
 )  # fmt: skip
 
 DICTS = ("d", "table", "counts", "sizes", "prices", "marks")
@@ -22,7 +35,9 @@ def _dict(rng: random.Random) -> str:
 
 
 def _sentence(rng: random.Random) -> str:
-    return repr(" ".join(rng.choice(("cat", "Sun", "tea", "at", "a", "Bob", "x1", "noon")) for _ in range(rng.randint(0, 4))))
+    return repr(
+        " ".join(rng.choice(("cat", "Sun", "tea", "at", "a", "Bob", "x1", "noon")) for _ in range(rng.randint(0, 4)))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +58,7 @@ def _walk(rng: random.Random) -> Walk:
     xs, ys, x, n, m = distinct(rng, LISTS, LISTS, ELEMENTS, NUMBERS, NUMBERS)
     d, s, w, c, i = distinct(rng, DICTS, TEXTS, ("w", "word", "part"), ("c", "ch"), ("i", "j"))
     one, two = (lambda: ints(rng)), (lambda: f"{ints(rng, 0, 4)}, {ints(rng, 0, 4)}")
-    whole = (lambda: str(rng.randint(0, 9)))
-    between = (lambda: f"{rng.randint(-3, 4)}, {rng.randint(3, 9)}")
+    whole, between = (lambda: str(rng.randint(0, 9))), (lambda: f"{rng.randint(-3, 4)}, {rng.randint(3, 9)}")
     some = (
         ("list", xs, xs, f"each {x}", x, "int", one),
         ("list", xs, xs, f"each {x} of {xs}", x, "int", one),
@@ -69,7 +83,13 @@ def _walk(rng: random.Random) -> Walk:
     )  # fmt: skip
     name, params, over, phrase, element, holds, draw = rng.choice(some)
     return Walk(
-        name=name, params=params, head=f"for {element} in {over}:", phrase=phrase, element=element, holds=holds, draw=draw
+        name=name,
+        params=params,
+        head=f"for {element} in {over}:",
+        phrase=phrase,
+        element=element,
+        holds=holds,
+        draw=draw,
     )
 
 
@@ -234,7 +254,9 @@ def either(rng: random.Random) -> Function:
         (r,) = distinct(rng, TOTALS)
     test, phrase, short = _test(rng, walk.element, walk.holds)
     (f, first, _), (g, second, _) = (_value(rng, walk.element, walk.holds) for _ in range(2))
-    start, add = rng.choice((("[]", "{r}.append({f})"), ("0", "{r} += {f}") if walk.holds == "int" else ('""', "{r} += {f}")))
+    start, add = rng.choice(
+        (("[]", "{r}.append({f})"), ("0", "{r} += {f}") if walk.holds == "int" else ('""', "{r} += {f}"))
+    )
     body = [
         f"{r} = {start}", walk.head, f"    if {test}:", f"        {add.format(r=r, f=f)}", "    else:",
         f"        {add.format(r=r, f=g)}", f"return {r}",
@@ -268,7 +290,11 @@ def expression(rng: random.Random) -> Function:
             (f"[{f} for {x} in {xs}][::-1]", f"List {each}, reversed.", "back"),
             (f"[{f} for {x} in {xs}[{k}:]]", f"List {each} after the first {k}.", "after"),
             (f"[{f} for {x} in {xs}[:{k}]]", f"List {each} of the first {k}.", "head"),
-            (f"len({xs}) > {k} and {xs}[0] == {xs}[-1]", f"True if longer than {k} with first equal to last.", "closed"),
+            (
+                f"len({xs}) > {k} and {xs}[0] == {xs}[-1]",
+                f"True if longer than {k} with first equal to last.",
+                "closed",
+            ),
             (f"sum({xs}) - len({xs})", f"Sum of {xs} minus their number.", "less"),
             (f"sum({xs}[:{k}]) - sum({xs}[{k}:])", f"Sum of the first {k} minus the sum of the rest.", "tilt"),
             (f"{xs}[{k}:] + {xs}[:{k}]", f"Move the first {k} to the end.", "rotate"),
@@ -308,18 +334,31 @@ def strings(rng: random.Random) -> Function:
     ends = rng.choice((("", r), (", and give the length", f"len({r})"), (f", and count {c}", f'{r}.count("{c}")')))
     doc = f"Take {s}, then {', then '.join(phrase for _, phrase, _ in steps)}{ends[0]}."
     named = name_of(rng, *(name for _, _, name in steps[:2]))
-    return build(rng, f"strings_{'_'.join(n for _, _, n in steps)}", named, s, doc, [*body, f"return {ends[1]}"], lambda: text(rng))
+    return build(
+        rng,
+        f"strings_{'_'.join(n for _, _, n in steps)}",
+        named,
+        s,
+        doc,
+        [*body, f"return {ends[1]}"],
+        lambda: text(rng),
+    )
 
 
 def compare(rng: random.Random) -> Function:
     """Two numbers and what they decide."""
     a, b = distinct(rng, NUMBERS, NUMBERS)
     (f, first, _), (g, second, _) = transform(rng, a), transform(rng, b)
-    sign, word = rng.choice(((">", "above"), ("<", "below"), ("==", "equal to"), ("!=", "not equal to"), (">=", "at least")))
+    sign, word = rng.choice(
+        ((">", "above"), ("<", "below"), ("==", "equal to"), ("!=", "not equal to"), (">=", "at least"))
+    )
     of_f, of_g = (a if first == "itself" else f"{a} {first}"), (b if second == "itself" else f"{b} {second}")
     shape = rng.randrange(5)
     if shape == 0:
-        body, doc = [f"if {a} {sign} {b}:", f"    return {f}", f"return {g}"], f"If {a} is {word} {b} give {of_f}, else {of_g}."
+        body, doc = (
+            [f"if {a} {sign} {b}:", f"    return {f}", f"return {g}"],
+            f"If {a} is {word} {b} give {of_f}, else {of_g}.",
+        )
     elif shape == 1:
         body = [f"if {f} {sign} {g}:", "    return True", "return False"]
         doc = f"True if {of_f} is {word} {of_g}."
@@ -385,7 +424,15 @@ def nested(rng: random.Random) -> Function:
         body.append(f"        {update}")
         doc = f"{verb}."
     draw = lambda: f"{ints(rng, 1, 3, -2, 6)}, {ints(rng, 1, 3, -2, 6)}"  # noqa: E731
-    return build(rng, f"nested_{verb.split()[0]}", name_of(rng, "pairs", word.split()[0]), f"{xs}, {ys}", doc, [*body, f"return {r}"], draw)
+    return build(
+        rng,
+        f"nested_{verb.split()[0]}",
+        name_of(rng, "pairs", word.split()[0]),
+        f"{xs}, {ys}",
+        doc,
+        [*body, f"return {r}"],
+        draw,
+    )
 
 
 def grouped(rng: random.Random) -> Function:
@@ -406,7 +453,11 @@ def grouped(rng: random.Random) -> Function:
     else:
         draw = lambda: words(rng, 1)  # noqa: E731
         code, phrase, short = rng.choice(
-            ((f"len({x})", "length", "len"), (f"{x}[0]", "first letter", "first"), (f"{x}.lower()", "lower case", "lower"))
+            (
+                (f"len({x})", "length", "len"),
+                (f"{x}[0]", "first letter", "first"),
+                (f"{x}.lower()", "lower case", "lower"),
+            )
         )
         update, verb = rng.choice(
             ((f"{d}[{key}] = {d}.get({key}, 0) + 1", "Count"), (f"{d}.setdefault({key}, []).append({x})", "List"),
@@ -430,7 +481,15 @@ def neighbours(rng: random.Random) -> Function:
         f"return {r}",
     ]  # fmt: skip
     doc = f"{verb} each item that is {word} the next."
-    return build(rng, f"neighbours_{verb.split()[-1]}", name_of(rng, "next", word.split()[0]), xs, doc, body, lambda: ints(rng, 2, 6, 0, 5))
+    return build(
+        rng,
+        f"neighbours_{verb.split()[-1]}",
+        name_of(rng, "next", word.split()[0]),
+        xs,
+        doc,
+        body,
+        lambda: ints(rng, 2, 6, 0, 5),
+    )
 
 
 def entries(rng: random.Random) -> Function:
@@ -464,7 +523,8 @@ def found(rng: random.Random) -> Function:
              f"Place of {k} in {xs} from 1, or 0.", "place"),
             ([f"for {x} in {xs}:", f"    if {x} > {k}:", f"        return {x} - {k}", "return 0"],
              f"First {x} above {k}, minus {k}, or 0.", "over"),
-            ([f"for {x} in {xs}:", f"    if {x} == {k}:", "        return True", "return False"], f"True if {k} is in {xs}.", "has"),
+            ([f"for {x} in {xs}:", f"    if {x} == {k}:", "        return True", "return False"],
+             f"True if {k} is in {xs}.", "has"),
             ([f"for {x} in {xs}:", f"    if {x} < {k}:", "        return False", "return True"],
              f"True if each {x} is at least {k}.", "all"),
             ([f"return [{x} for {x} in {xs} if {x} != {k}]"], f"List {xs} without {k}.", "without"),

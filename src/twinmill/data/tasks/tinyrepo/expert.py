@@ -35,9 +35,7 @@ def _lines(text: str) -> list[str]:
     return text.rstrip("\n").split("\n")
 
 
-def _wrong_guess(
-    repo: Broken, style: Style, rng: random.Random, tried: set[tuple[int, str]]
-) -> tuple[int, str] | None:
+def _wrong_guess(repo: Broken, style: Style, rng: random.Random, tried: set[tuple[int, str]]) -> tuple[int, str] | None:
     """(line index, text) of a plausible edit that does not mend the repository and was not tried before."""
     good, bad = _lines(repo.good[repo.path]), _lines(repo.bad[repo.path])
     lines = _lines(repo.function.source)

@@ -10,8 +10,21 @@ import random
 
 from . import composed
 from .words import (
-    ELEMENTS, LISTS, NUMBERS, TEXTS, TOTALS, Family, Function, build, distinct, ints, name_of, predicate, text,
-    transform, words,
+    ELEMENTS,
+    LISTS,
+    NUMBERS,
+    TEXTS,
+    TOTALS,
+    Family,
+    Function,
+    build,
+    distinct,
+    ints,
+    name_of,
+    predicate,
+    text,
+    transform,
+    words,
 )  # fmt: skip
 
 
