@@ -1,8 +1,8 @@
 """Function families made of parts: what is walked over, what is kept, what is done with it, how it ends.
 
 Where `functions` writes each kind of function by hand, these draw their parts, so that a model cannot get far by
-knowing the kinds and has to read the docstring. The family of such a function is named by its parts; none of them is
-one of the held-out families (no product over a guard, no running sum, no zip of two lists, no last match).
+knowing the kinds and has to read the docstring. The family of such a function is named by its parts. Held-out functions
+are new compositions of words that occur here in other ones: their words have neighbours below, they themselves have none.
 """
 
 import random
@@ -538,7 +538,170 @@ def found(rng: random.Random) -> Function:
     return build(rng, f"found_{name}", name_of(rng, name), f"{xs}, {k}", doc, code, draw)
 
 
+def multiplied(rng: random.Random) -> Function:
+    """A product over all that is walked (the held-out one is over a guard)."""
+    n, m, i, r = distinct(rng, NUMBERS, NUMBERS, ("i", "j"), TOTALS)
+    xs, x, k = *distinct(rng, LISTS, ELEMENTS), rng.randint(2, 9)
+    params, over, phrase, name, draw = rng.choice(
+        (
+            (xs, xs, f"each {x}", x, lambda: ints(rng, 0, 5)),
+            (xs, f"{xs}[1:]", f"each {x} but the first", x, lambda: ints(rng, 1, 5)),
+            (xs, f"{xs}[:{k}]", f"each {x} of the first {k}", x, lambda: ints(rng, 1, 6)),
+            (f"{n}, {m}", f"range({n}, {m})", f"each {i} from {n} to below {m}", i,
+             lambda: f"{rng.randint(-2, 3)}, {rng.randint(2, 7)}"),
+        )
+    )  # fmt: skip
+    while r in params or r == name:
+        (r,) = distinct(rng, TOTALS)
+    f, word, short = transform(rng, name)
+    start = rng.choice((1, 1, 2, 10))
+    body = [f"{r} = {start}", f"for {name} in {over}:", f"    {r} *= {f}", f"return {r}"]
+    doc = f"Multiply {phrase} {word}" if short else f"Multiply {phrase}"
+    doc += f", from {start}." if start != 1 else "."
+    return build(rng, "multiplied", name_of(rng, "multiply", short), params, doc, body, draw)
+
+
+def so_far(rng: random.Random) -> Function:
+    """What is known up to each item (the held-out one is the sum)."""
+    xs, x, s, r = distinct(rng, LISTS, ELEMENTS, ("total", "s", "acc", "most", "seen"), ("out", "result", "res"))
+    test, phrase, _ = predicate(rng, x)
+    start, update, what, name = rng.choice(
+        (("0", f"{s} = max({s}, {x})", "largest, or 0,", "largest"), ("0", f"{s} = min({s}, {x})", "smallest, or 0,", "smallest"),
+         ("1", f"{s} *= {x}", "product", "product"), ("0", f"{s} -= {x}", "negated sum", "less"),
+         ("0", f"{s} += {x} * {x}", "sum of squares", "squares"), ("0", f"{s} += 1", "number of items", "number"))
+    )  # fmt: skip
+    body = [f"{s} = {start}", f"{r} = []", f"for {x} in {xs}:", f"    {update}", f"    {r}.append({s})", f"return {r}"]
+    doc = f"List the {what} up to each {x}."
+    if rng.random() < 0.4:
+        body[3:5] = [f"    if {test}:", f"        {update}", f"    {r}.append({s})"]
+        doc = f"List the {what} of those {phrase} up to each {x}."
+    return build(rng, f"so_far_{name}", name_of(rng, "so_far", name), xs, doc, body, lambda: ints(rng, 1))
+
+
+def rest(rng: random.Random) -> Function:
+    """Two parts of a list against one another (the held-out one counts them)."""
+    xs, x = distinct(rng, LISTS, ELEMENTS)
+    a, b = distinct(rng, ("a", "p", "good", "some"), ("b", "q", "bad", "others"))
+    while a in (xs, x) or b in (xs, x, a):
+        a, b = distinct(rng, ("a", "p", "good", "some"), ("b", "q", "bad", "others"))
+    test, phrase, short = predicate(rng, x)
+    code, what, name = rng.choice(
+        ((f"sum({a}) - {b}", "Sum", "tilt"), (f"sum({a}) * {b}", "Product of the sum of", "both"),
+             (f"[sum({a}), {b}]", "List the sum of", "split"))
+    )  # fmt: skip
+    body = [f"{a} = [{x} for {x} in {xs} if {test}]", f"{b} = sum({xs}) - sum({a})", f"return {code}"]
+    tail = {"tilt": " minus the sum of the rest", "both": " and the sum of the rest", "split": " and of the rest"}[name]
+    doc = f"{what} each {x} that is {phrase}{tail}."
+    return build(rng, f"rest_{name}", name_of(rng, name, short), xs, doc, body, lambda: ints(rng))
+
+
+def bounded(rng: random.Random) -> Function:
+    """One bound (the held-out one has two)."""
+    n, bound, r = distinct(rng, ("n", "x", "v"), ("low", "high", "top", "limit"), ("r", "res", "out"))
+    f, word, short = transform(rng, n)
+    sign, phrase = rng.choice((("<", "at least"), (">", "at most")))
+    of = f"{n} {word}" if short else n
+    body, doc = rng.choice(
+        (
+            ([f"if {n} {sign} {bound}:", f"    return {bound}", f"return {f}"],
+             f"Give {of}, but {bound} if {n} is not {phrase} {bound}."),
+            ([f"{r} = {f}", f"if {r} {sign} {bound}:", f"    {r} = {bound}", f"return {r}"], f"Keep {of} {phrase} {bound}."),
+            ([f"{r} = {f}", f"if {r} {sign} {bound}:", f"    return {bound}", f"return {r}"], f"Return {of}, {phrase} {bound}."),
+        )
+    )  # fmt: skip
+    draw = lambda: f"{rng.randint(-5, 12)}, {rng.randint(-2, 9)}"  # noqa: E731
+    return build(rng, "bounded", name_of(rng, "bound", phrase[3:], short), f"{n}, {bound}", doc, body, draw)
+
+
+def apart(rng: random.Random) -> Function:
+    """How far two numbers are apart (the held-out one has a limit)."""
+    a, b, r = distinct(rng, NUMBERS, NUMBERS, ("d", "gap", "res"))
+    k = rng.randint(2, 9)
+    code, doc, name = rng.choice(
+        ((f"{r} * {k}", f", times {k}", "times"), (f"{r} + {k}", f", plus {k}", "plus"),
+             (f"{r} > {k}", f", and tell if above {k}", "far"),
+         (f"{r} % {k}", f", modulo {k}", "mod"), (r, "", ""))
+    )  # fmt: skip
+    start, what = rng.choice(
+        ((f"abs({a} - {b})", f"{a} minus {b} without sign"), (f"abs({a}) + abs({b})", f"{a} without sign plus {b} without sign"),
+         (f"max({a}, {b})", f"the larger of {a} and {b}"), (f"min({a}, {b})", f"the smaller of {a} and {b}"))
+    )  # fmt: skip
+    draw = lambda: f"{rng.randint(-5, 12)}, {rng.randint(-5, 12)}"  # noqa: E731
+    return build(
+        rng,
+        "apart",
+        name_of(rng, "apart", name),
+        f"{a}, {b}",
+        f"Return {what}{doc}.",
+        [f"{r} = {start}", f"return {code}"],
+        draw,
+    )
+
+
+def last(rng: random.Random) -> Function:
+    """What was seen last (the held-out one is the item itself under a guard)."""
+    xs, x, i, r = distinct(rng, LISTS, ELEMENTS, ("i", "j"), ("found", "last", "res"))
+    test, phrase, short = predicate(rng, x)
+    f, word, fshort = transform(rng, x)
+    start, value, what, none = rng.choice(
+        (("-1", i, "index of the last", "-1"), ("0", f if fshort else f"{x} + 1",
+             f"last {x} {word if fshort else 'plus 1'} of those", "0"))
+    )  # fmt: skip
+    body = [
+        f"{r} = {start}",
+        f"for {i}, {x} in enumerate({xs}):",
+        f"    if {test}:",
+        f"        {r} = {value}",
+        f"return {r}",
+    ]
+    doc = f"Return the {what}{f' {x}' if value == i else ''} that is {phrase}, or {none}."
+    return build(rng, f"last_{start}", name_of(rng, "last", short), xs, doc, body, lambda: ints(rng))
+
+
+def side_by_side(rng: random.Random) -> Function:
+    """Two lists walked together (the held-out one lists what each two make)."""
+    xs, ys, r = distinct(rng, LISTS, LISTS, TOTALS)
+    a, b = distinct(rng, ("a", "p", "x"), ("b", "q", "y"))
+    while {a, b} & {xs, ys, r}:
+        a, b = distinct(rng, ("a", "p", "x"), ("b", "q", "y"))
+    op, word = rng.choice((("+", "plus"), ("-", "minus"), ("*", "times")))
+    sign, than = rng.choice(((">", "above"), ("<", "below"), ("==", "equal to"), ("!=", "not equal to")))
+    start, lines, doc = rng.choice(
+        (
+            ("0", [f"    {r} += {a} {op} {b}"], f"Sum each {a} {word} {b}."),
+            ("0", [f"    if {a} {sign} {b}:", f"        {r} += 1"], f"Count each {a} that is {than} its {b}."),
+            ("[]", [f"    if {a} {sign} {b}:", f"        {r}.append({a})"], f"Keep each {a} that is {than} its {b}."),
+            ("0", [f"    if {a} {sign} {b}:", f"        {r} += {b}"], f"Sum each {b} whose {a} is {than} it."),
+            ("{}", [f"    {r}[{a}] = {b}"], f"Map each {a} to its {b}."),
+            ("[]", [f"    {r}.append(max({a}, {b}))"], f"List the larger of each {a} and {b}."),
+        )
+    )
+    body = [f"{r} = {start}", f"for {a}, {b} in zip({xs}, {ys}):", *lines, f"return {r}"]
+    draw = lambda: f"{ints(rng, 2, 4)}, {ints(rng, 2, 4)}"  # noqa: E731
+    return build(rng, f"side_by_side_{doc.split()[0]}", name_of(rng, "together", word), f"{xs}, {ys}", doc, body, draw)
+
+
+def lettered(rng: random.Random) -> Function:
+    """One letter of each word (the held-out one joins them in one case)."""
+    xs, w, r = distinct(rng, LISTS, ("w", "word"), ("out", "res", "result"))
+    pos, which = rng.choice(((0, "first"), (-1, "last")))
+    method = rng.choice(("upper", "lower"))
+    start, line, doc = rng.choice(
+        (
+            ("[]", f"    {r}.append({w}[{pos}])", f"List the {which} letter of each {w}."),
+            ("[]", f"    {r}.append({w}[{pos}].{method}())", f"List the {which} letter of each {w} in {method}."),
+            ('""', f"    {r} += {w}[{pos}]", f"Join the {which} letter of each {w}."),
+            ('""', f"    {r} = {w}[{pos}] + {r}", f"Join backwards the {which} letter of each {w}."),
+            ("{}", f"    {r}[{w}] = {w}[{pos}]", f"Map each {w} to its {which} letter."),
+            ("0", f'    {r} += {w}[{pos}] in "aeiou"', f"Count each {w} whose {which} letter is a vowel."),
+        )
+    )
+    body = [f"{r} = {start}", f"for {w} in {xs}:", line, f"return {r}"]
+    return build(rng, f"lettered_{doc.split()[0]}", name_of(rng, "letter", which), xs, doc, body, lambda: words(rng, 1))
+
+
 FAMILIES = (
     loop, loop, loop, either, expression, strings, compare, straight, sized, nested, grouped, neighbours, entries, found,
+    multiplied, so_far, rest, bounded, apart, last, side_by_side, lettered,
 )  # fmt: skip
 """loops three times: they are the widest"""

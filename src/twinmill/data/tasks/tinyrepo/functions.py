@@ -578,7 +578,7 @@ def initials(rng: random.Random) -> Function:
 TRAIN: tuple[Family, ...] = (
     arithmetic, fold, count, mapping, select, comprehension, branch, series, extreme, text_case, letters, tally, lookup,
     quantify, ends, joined, steps, multiply_range, first_match, both, spread, average, keys_of, balance, where_best,
-    cases_of, unique, steps_between, wrapped, ranked, common, lengths, *(4 * composed.FAMILIES),
+    cases_of, unique, steps_between, wrapped, ranked, common, lengths, *(3 * composed.FAMILIES),
 )  # fmt: skip
-"""drawn evenly; the composed ones four times, since they vary most"""
+"""drawn evenly; the composed ones three times, since they vary most"""
 HELD_OUT: tuple[Family, ...] = (clamp, running, product, pairs, last_match, difference, distance, initials)
