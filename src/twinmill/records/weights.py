@@ -5,6 +5,75 @@ from enum import Enum
 from .base import Record, Ref
 
 
+class TensorSpec(Record):
+    """One tensor of a model, under its Hugging Face on-disk name."""
+
+    name: str
+    dtype: str
+    """safetensors spelling: BF16, F32, ..."""
+    shape: tuple[int, ...]
+
+
+class TensorTable(Record):
+    """What a log's versions consist of, in the order in which tiles are cut. Stored once, by content.
+
+    Example: TensorTable(tensors=(TensorSpec(name="lm_head.weight", dtype="BF16", shape=(32000, 576)),))
+    """
+
+    tensors: tuple[TensorSpec, ...]
+
+
+class Layout(Enum):
+    """How tensor- and expert-parallel engines share a tensor among their ranks."""
+
+    COLUMN = "column"
+    """blocks of rows: q, gate, up, embedding, lm_head"""
+    KV = "kv"
+    """blocks of rows, which several ranks share when there are fewer key/value heads than ranks"""
+    ROW = "row"
+    """blocks of columns: o, down"""
+    EXPERT = "expert"
+    """whole, with the expert whose number is the pattern's first group"""
+    STACKED = "stacked"
+    """all experts in one tensor: row i of the first axis is expert i"""
+    REPLICATED = "replicated"
+    """every rank has all of it"""
+
+
+class GridRule(Record):
+    """Tensors whose name `pattern` (a regular expression, searched) finds have this layout."""
+
+    pattern: str
+    layout: Layout
+
+
+class GridSpec(Record):
+    """How a model is cut into tiles; with the tensor table it determines every tile."""
+
+    tp: int = 8
+    """every tensor-parallel degree that divides this owns whole tiles"""
+    smallest: int = 1 << 18
+    """elements; smaller pieces share a tile"""
+    largest: int = 1 << 20
+    """elements; larger pieces are cut"""
+    rules: tuple[GridRule, ...] = ()
+    """looked at before the built-in ones (publish/tiles.py), first match wins"""
+
+
+class Part(Record):
+    """One object of a version: the payloads of tiles first_tile ... first_tile + tiles - 1 (publish/container.py)."""
+
+    object: Ref
+    first_tile: int
+    tiles: int
+    changed: int
+    """elements whose bits changed"""
+    head_bytes: int
+    """all in front of the payloads: for readers of a few tiles"""
+    head_digest: str
+    """BLAKE3 of those bytes"""
+
+
 class VersionKind(Enum):
     FULL = "full"
     DELTA = "delta"
