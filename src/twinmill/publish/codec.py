@@ -16,11 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from .errors import CodecError as CodecError
 from .tensors import Bits
-
-
-class CodecError(ValueError):
-    """The payload is not what this codec writes."""
 
 
 class Codec(Protocol):

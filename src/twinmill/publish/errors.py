@@ -3,7 +3,13 @@
 PublishError
 ├── Refused      what was asked does not continue this log: shapes, order, another run's weights
 └── Broken       a version cannot be rebuilt from what is stored; it is never served
+
+CodecError (a ValueError) is what decoders raise about bytes; whoever reads a version turns it into Broken.
 """
+
+
+class CodecError(ValueError):
+    """The payload is not what this codec writes."""
 
 
 class PublishError(Exception):
