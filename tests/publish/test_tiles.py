@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from twinmill.publish.errors import Refused
 from twinmill.publish.tensors import WIDTHS, State, unsigned
-from twinmill.publish.tiles import Grid, Owner, Shard, Tile, fill, gather, owned, scatter, touched
+from twinmill.publish.tiles import Grid, Owner, Piece, Shard, Tile, fill, gather, owned, scatter, touched
 from twinmill.records.weights import GridRule, GridSpec, Layout, TensorSpec, TensorTable
 
 
@@ -41,12 +42,20 @@ SMALL = GridSpec(tp=8, smallest=512, largest=2048)
 
 
 def counting(grid: Grid) -> dict[str, np.ndarray]:
-    return {name: np.zeros(shape, np.int64) for name, shape in grid.shapes.items()}
+    """A matrix of counters per tensor, one for every half of a 64-bit element."""
+    return {
+        name: np.zeros((shape[0] if shape else 1, prod(shape[1:]) * max(1, WIDTHS[grid.dtypes[name]] // 4)), np.int64)
+        for name, shape in grid.shapes.items()
+    }
 
 
-def rectangle(counts: dict[str, np.ndarray], piece) -> np.ndarray:  # type: ignore[no-untyped-def]
-    array = counts[piece.name]
-    return array.reshape(array.shape[0] if array.ndim else 1, -1)[slice(*piece.rows), slice(*piece.columns)]
+def rectangle(counts: dict[str, np.ndarray], piece: Piece) -> np.ndarray:
+    return counts[piece.name][slice(*piece.rows), slice(*piece.columns)]
+
+
+def elements(name: str, dtype: str) -> str:
+    """The dtype that a tensor's elements have in a tile."""
+    return dtype if WIDTHS[dtype] <= 4 else "U32"
 
 
 def covered_once(grid: Grid) -> None:
@@ -57,7 +66,7 @@ def covered_once(grid: Grid) -> None:
             assert piece.start == end
             end += piece.size
             assert piece.size > 0
-            assert grid.dtypes[piece.name] == tile.dtype
+            assert elements(piece.name, grid.dtypes[piece.name]) == tile.dtype
             rectangle(counts, piece)[...] += 1
         assert end == tile.size <= grid.spec.largest
         if len(tile.pieces) > 1:
@@ -86,7 +95,7 @@ specs = st.builds(
 def test_every_element_is_in_exactly_one_tile(tensors: TensorTable, spec: GridSpec) -> None:
     grid = Grid(tensors, spec)
     covered_once(grid)
-    assert sum(tile.size for tile in grid.tiles) == grid.elements
+    assert sum(tile.size * WIDTHS[tile.dtype] for tile in grid.tiles) == grid.bytes
     again = Grid(tensors, spec)
     assert again.tiles == grid.tiles
     assert again.model_digest([b"0" * 16] * len(grid.tiles)) == grid.model_digest([b"0" * 16] * len(grid.tiles))
@@ -146,8 +155,8 @@ def test_every_rank_of_every_degree_owns_whole_tiles(kv_heads: int) -> None:
                 expert = int(name.split(".experts.")[1].split(".")[0])
                 wanted[...] = expert * ep // 8 == ep_rank
             else:
-                rows, columns = rows_of_rank(name, array.shape, tp, tp_rank, kv_heads)
-                wanted.reshape(array.shape[0], -1)[rows, columns] = 1
+                rows, columns = rows_of_rank(name, grid.shapes[name], tp, tp_rank, kv_heads)
+                wanted[rows, columns] = 1
             assert np.array_equal(array, wanted), (name, tp, tp_rank, ep, ep_rank)
 
 
@@ -257,6 +266,8 @@ def test_the_digest_names_the_model_too() -> None:
     ("tensors", "spec"),
     [
         (table(a=(4,)), GridSpec(tp=0)),
+        (table(a=(4,)), GridSpec(tp=1 << 20)),
+        (table(a=(4,)), GridSpec(largest=1 << 21)),
         (table(a=(4,)), GridSpec(smallest=0)),
         (table(a=(4,)), GridSpec(smallest=9, largest=8)),
         (TensorTable(tensors=table(a=(4,)).tensors * 2), GridSpec()),

@@ -1,6 +1,6 @@
 """One object of a version: a safetensors file with the payloads of a run of tiles.
 
-    tables   U8   what the tile codec shares between tiles
+    tables   U8   what the tile codec shares between tiles, by dtype: u32 length and bytes of each
     index    U8   60 bytes per tile: u64 offset in body, digest before, digest after, digest of the payload (16 bytes
                   each), u32 changed elements
     body     U8   the payloads, one behind the other
@@ -47,8 +47,9 @@ class Packed(NamedTuple):
     head_bytes: int
 
 
-def pack(tables: bytes, tiles: Sequence[Coded]) -> Packed:
+def pack(all_tables: Sequence[bytes], tiles: Sequence[Coded]) -> Packed:
     """The bytes of an object. Equal tiles give equal bytes."""
+    tables = b"".join(len(one).to_bytes(4, "little") + one for one in all_tables)
     index = np.zeros(len(tiles), _ENTRY)
     end = 0
     for entry, tile in zip(index, tiles):
@@ -75,7 +76,8 @@ class Opened:
         self.part = part
         self._key = part.object.key
         view = memoryview(data)
-        self.tables, index = self._parse(view)
+        tables, index = self._parse(view)
+        self.tables = self._separate(tables)
         self._index: Array = np.frombuffer(index, _ENTRY)
         self._body = view[part.head_bytes :] if len(view) > part.head_bytes or not self._body_bytes else None
         offsets = self._index["offset"]
@@ -85,13 +87,13 @@ class Opened:
             raise Corrupt(self._key, f"its index points outside of its body of {self._body_bytes} bytes")
 
     @property
-    def before(self) -> list[bytes]:
-        """Digest of each tile's bits before."""
-        return [entry.tobytes() for entry in self._index["before"]]
+    def is_whole(self) -> bool:
+        return self._body is not None
 
-    @property
-    def after(self) -> list[bytes]:
-        return [entry.tobytes() for entry in self._index["after"]]
+    def digests(self, tile: int) -> tuple[bytes, bytes]:
+        """Of the bits of tile number `tile` (of the whole model), before and after."""
+        entry = self._index[tile - self.part.first_tile]
+        return entry["before"].tobytes(), entry["after"].tobytes()
 
     def changed(self, tile: int) -> int:
         return int(self._index["changed"][tile - self.part.first_tile])
@@ -104,7 +106,7 @@ class Opened:
         return self.part.head_bytes + begin, end - begin
 
     def payload(self, tile: int) -> memoryview:
-        """The payload of tile number `tile` (of the whole model)."""
+        """The payload of a tile."""
         if self._body is None:
             raise ValueError("only the head of this object was fetched; use `fetch_payload`")
         offset, length = self.place(tile)
@@ -118,6 +120,16 @@ class Opened:
         if blake3(data).digest(length=16) != wanted:
             raise Corrupt(self._key, f"bytes {offset} to {offset + length}, tile {tile}, are not what was written")
         return memoryview(data)
+
+    def _separate(self, tables: bytes) -> list[bytes]:
+        found, at = [], 0
+        while at < len(tables):
+            end = at + 4 + int.from_bytes(tables[at : at + 4], "little")
+            if end > len(tables):
+                raise Corrupt(self._key, f"coding tables up to byte {end}, where there are {len(tables)}")
+            found.append(tables[at + 4 : end])
+            at = end
+        return found
 
     def _parse(self, view: memoryview) -> tuple[bytes, memoryview]:
         """(tables, index), and `_body_bytes`. Nothing is allocated by what the header claims."""

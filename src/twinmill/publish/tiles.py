@@ -10,8 +10,8 @@ A tile is a list of pieces of one dtype and one owner, flattened one behind the 
 more is a tile by itself; smaller ones share. Tiles are numbered owner by owner, so that a rank's tiles lie side by side
 in an object.
 
-Not covered: fused projections on disk (qkv_proj, gate_up_proj of a dense model), whose ranks own several ranges of
-rows; they are replicated unless a rule in the spec says otherwise.
+Not covered: matrices of 64-bit elements, and fused projections on disk (qkv_proj, gate_up_proj of a dense model), whose
+ranks own several ranges of rows: every rank gets all of them, unless a rule in the spec says otherwise.
 """
 
 import re
@@ -28,7 +28,9 @@ from twinmill.records.weights import GridRule, GridSpec, Layout, TensorSpec, Ten
 
 from .errors import Refused
 from .tensors import WIDTHS, Array, Bits, State, bits_of, unsigned
+from .wdx import TILE_MAX, digest
 
+MOST_TP = 4096
 RULES: Sequence[GridRule] = (
     GridRule(pattern=r"\.experts\.(\d+)\.", layout=Layout.EXPERT),
     GridRule(pattern=r"\.experts\.\w+$", layout=Layout.STACKED),
@@ -64,6 +66,7 @@ class Piece(NamedTuple):
 class Tile(NamedTuple):
     owner: Owner
     dtype: str
+    """of its elements; tensors of 64 bits are pairs of U32, low half first"""
     pieces: tuple[Piece, ...]
     size: int
     """elements"""
@@ -86,7 +89,7 @@ class Grid:
         self.dtypes = {tensor.name: tensor.dtype for tensor in table.tensors}
         self.shapes = {tensor.name: tensor.shape for tensor in table.tensors}
         self.tiles = tuple(_tiles(table, spec))
-        self.elements = sum(prod(tensor.shape) for tensor in table.tensors)
+        self.elements = sum(tile.size for tile in self.tiles)
         self.bytes = sum(prod(tensor.shape) * WIDTHS[tensor.dtype] for tensor in table.tensors)
 
     @cached_property
@@ -98,6 +101,11 @@ class Grid:
         if len(digests) != len(self.tiles):
             raise ValueError(f"{len(digests)} digests for {len(self.tiles)} tiles")
         return blake3(self._identity + b"".join(digests)).hexdigest()
+
+    def describe(self, tile: int) -> str:
+        """A tile in words."""
+        names = list(dict.fromkeys(piece.name for piece in self.tiles[tile].pieces))
+        return f"tile {tile} ({', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''})"
 
     def blank(self) -> dict[str, Array]:
         """A state of zeros. Its memory is taken when it is written."""
@@ -164,11 +172,11 @@ def fill(tile: Tile, bits: Bits, state: State) -> None:
 def scatter(tile: Tile, index: Array, bits: Bits, state: State) -> None:
     """Write bits[i] to the tile's element index[i]. `index` ascends. Doing it twice is doing it once."""
     for piece, part in _parts(tile, index):
-        target, where = state[piece.name], index[part].astype(np.int64) - piece.start
-        width, stride = piece.columns[1] - piece.columns[0], _matrix(target.shape)[1]
+        target, stride = _flat(piece, state)
+        where, width = index[part].astype(np.int64) - piece.start, piece.columns[1] - piece.columns[0]
         if width != stride:
             where = where // width * stride + where % width
-        bits_of(target)[where + (piece.rows[0] * stride + piece.columns[0])] = bits[part]
+        target[where + (piece.rows[0] * stride + piece.columns[0])] = bits[part]
 
 
 def touched(tile: Tile, index: Array) -> Iterator[str]:
@@ -186,23 +194,55 @@ def _parts(tile: Tile, index: Array) -> Iterator[tuple[Piece, slice]]:
         begin = end
 
 
-def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    return (shape[0] if shape else 1), prod(shape[1:])
+def _matrix(shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
+    """Rows and columns of a tensor's tile elements."""
+    return (shape[0] if shape else 1), prod(shape[1:]) * max(1, WIDTHS[dtype] // 4)
 
 
 def _view(piece: Piece, state: State) -> Bits:
+    flat, columns = _flat(piece, state)
+    return flat.reshape(-1, columns)[slice(*piece.rows), slice(*piece.columns)]
+
+
+def _flat(piece: Piece, state: State) -> tuple[Bits, int]:
+    """A tensor's memory as tile elements, and how many of them are a row."""
     array = state[piece.name]
     if not array.flags.c_contiguous:
         raise ValueError(f"tensor {piece.name!r} is not contiguous; pass its np.ascontiguousarray")
-    return bits_of(array).reshape(_matrix(array.shape))[slice(*piece.rows), slice(*piece.columns)]
+    flat = bits_of(array)
+    if flat.itemsize > 4:
+        flat = flat.view(np.uint32)
+    return flat, flat.size // (array.shape[0] if array.shape else 1)
+
+
+def digests(grid: Grid, state: State) -> list[bytes]:
+    """The digest of every tile."""
+    scratch = np.empty(TILE_MAX, np.uint32)
+    return [digest(gather(tile, state, scratch.view(unsigned(tile.dtype)))) for tile in grid.tiles]
+
+
+def tiled_digest(state: State, dtypes: Mapping[str, str], spec: GridSpec) -> str:
+    """The model digest that a version of this state has, cut by `spec`."""
+    grid = Grid(table_of(state, dtypes), spec)
+    return grid.model_digest(digests(grid, state))
+
+
+def table_of(state: State, dtypes: Mapping[str, str]) -> TensorTable:
+    """The table that a log of such states has: by name."""
+    specs = (TensorSpec(name=name, dtype=dtypes[name], shape=tuple(state[name].shape)) for name in sorted(state))
+    return TensorTable(tensors=tuple(specs))
 
 
 # ---- cutting
 
 
+def _coded(dtype: str) -> str:
+    return dtype if WIDTHS[dtype] <= 4 else "U32"
+
+
 def _check(table: TensorTable, spec: GridSpec) -> None:
-    if spec.tp < 1 or not 0 < spec.smallest <= spec.largest <= 1 << 28:
-        raise Refused(f"{spec}: want tp >= 1 and 0 < smallest <= largest <= 2^28")
+    if not 0 < spec.tp <= MOST_TP or not 0 < spec.smallest <= spec.largest <= TILE_MAX:
+        raise Refused(f"{spec}: want 0 < tp <= {MOST_TP} and 0 < smallest <= largest <= {TILE_MAX}")
     names = [tensor.name for tensor in table.tensors]
     if len(set(names)) < len(names):
         raise Refused("a tensor table names a tensor twice")
@@ -223,9 +263,9 @@ def _tiles(table: TensorTable, spec: GridSpec) -> list[Tile]:
     for tensor in table.tensors:
         for block in _blocks(tensor, rules, spec):
             for rows, columns in _chunks(block, spec.largest):
-                piece, key = Piece(tensor.name, rows, columns, 0), (block.owner, tensor.dtype)
+                piece, key = Piece(tensor.name, rows, columns, 0), (block.owner, _coded(tensor.dtype))
                 if piece.size >= spec.smallest:
-                    tiles.append(Tile(block.owner, tensor.dtype, (piece,), piece.size))
+                    tiles.append(Tile(*key, (piece,), piece.size))
                     continue
                 filled = shared[key][-1].start + shared[key][-1].size if key in shared else 0
                 if filled + piece.size > spec.largest:
@@ -239,10 +279,10 @@ def _tiles(table: TensorTable, spec: GridSpec) -> list[Tile]:
 
 
 def _blocks(tensor: TensorSpec, rules: Sequence[tuple[re.Pattern[str], Layout]], spec: GridSpec) -> Iterator[_Block]:
-    rows, columns = _matrix(tensor.shape)
+    rows, columns = _matrix(tensor.shape, tensor.dtype)
     if not rows * columns:
         return
-    for pattern, layout in rules:
+    for pattern, layout in rules if WIDTHS[tensor.dtype] <= 4 else ():
         if found := pattern.search(tensor.name):
             expert = int(found[1]) if layout is Layout.EXPERT else 0
             yield from _CUTS[layout](rows, columns, spec.tp, expert)

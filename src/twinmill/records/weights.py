@@ -74,29 +74,17 @@ class Part(Record):
     """BLAKE3 of those bytes"""
 
 
+class Signature(Record):
+    """Ed25519 over a packed record."""
+
+    key_id: str
+    """first 16 hex digits of the BLAKE3 of the public key"""
+    hex: str
+
+
 class VersionKind(Enum):
     FULL = "full"
     DELTA = "delta"
-    SKIP = "skip"
-    """a delta over several versions"""
-
-
-class TensorPatch(Record):
-    """One tensor of a version. Names are the Hugging Face on-disk names."""
-
-    name: str
-    dtype: str
-    """safetensors spelling: BF16, F32, ..."""
-    shape: tuple[int, ...]
-    codec: str
-    """raw (full), a delta codec's name, or same (no byte changed, no payload)"""
-    offset: int
-    bytes: int
-    """payload = object[offset : offset + bytes]"""
-    before: str
-    """digest of the tensor before; "" for a full"""
-    after: str
-    changed: int = 0
 
 
 class WeightVersion(Record):
@@ -106,16 +94,25 @@ class WeightVersion(Record):
     kind: VersionKind
     run_id: str
     parent: int | None
-    """None = full"""
+    """the version that the delta stands on; None = full"""
     lineage: str
-    """digest chained over run, parent's lineage and model digest"""
+    """digest chained over run, the lineage of the version before, and model digest"""
     step: int
     slots: tuple[int, ...]
     """the slots this version was trained on, dropped ones included; with Admit and Close the whole ledger"""
-    tensors: tuple[TensorPatch, ...]
-    object: Ref
+    table: Ref
+    """a TensorTable: the same object for all versions of a log"""
+    grid: GridSpec
+    parts: tuple[Part, ...]
+    """all tiles, in order"""
+    last_full: int
+    """the newest full version, this one included"""
     model_digest: str
-    """digest over every tensor's digest after"""
+    """digest over table, grid and the digest of every tile after this version"""
+    changed: int = 0
+    """elements whose bits changed (all, in a full version)"""
+    payload_bytes: int = 0
+    """size of all parts"""
     config: Ref | None = None
     tokenizer: Ref | None = None
     checkpoint: str | None = None
@@ -124,3 +121,26 @@ class WeightVersion(Record):
     created_at: float = 0.0
     full_bytes: int = 0
     """size of the whole model, for comparison"""
+    writer: str = ""
+    """name and release of the program that wrote it"""
+    min_reader: int = 1
+    """readers of a lower format number refuse this version"""
+    signature: Signature | None = None
+    """over the record without this field; None = unsigned"""
+
+
+class Shortcut(Record):
+    """Another way to a version that exists: a delta over several versions, or all of it. It leads to the very tile digests
+    of that version's manifest, so it cannot say anything else."""
+
+    number: int
+    """the version it leads to"""
+    parent: int | None
+    """the version it starts from (a skip); None = from nothing (an anchor)"""
+    run_id: str
+    lineage: str
+    """of version `number`"""
+    parts: tuple[Part, ...]
+    changed: int = 0
+    payload_bytes: int = 0
+    signature: Signature | None = None
