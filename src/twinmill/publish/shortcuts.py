@@ -66,6 +66,7 @@ class Shortcuts:
         done = self._job is None or bool(wait_for([self._job], deadline_s).done)
         if self._worker is not None:
             self._worker.shutdown(wait=done)
+            self._worker = None  # a later version begins another
         return done
 
     def _make(self, now: Weights, olds: list[tuple[int, Weights | None]]) -> None:
