@@ -80,12 +80,18 @@ class Undo(NamedTuple):
 
 
 def commit(held: Weights | None, prepared: Prepared) -> tuple[Weights, Undo]:
-    """Hold `prepared` from now on. Idempotent, also after it broke off half-way."""
+    """Hold `prepared` from now on. Idempotent; when it breaks off half-way, what was held is held again."""
     if held is None or prepared.patches is None or prepared.has_tensors:
         return prepared.weights, Undo(held, {})
-    _scatter(held, prepared.patches)
+    undo = Undo(prepared.base, prepared.patches)
+    try:
+        _scatter(held, prepared.patches)
+    except BaseException:
+        if held is prepared.base:  # never neither the one nor the other; a repetition has nothing to lose
+            take_back(undo)
+        raise
     after = Weights(prepared.version, prepared.grid, held.tensors, prepared.digests)
-    return after, Undo(prepared.base, prepared.patches)
+    return after, undo
 
 
 def take_back(undo: Undo) -> Weights | None:

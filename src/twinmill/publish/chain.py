@@ -66,7 +66,7 @@ class Journey:
     def mend(self, held: Weights, wrong: dict[int, str]) -> Draft | None:
         """A draft of the very version that is held, with the tiles `wrong` (tile -> why) built anew; None as above."""
         draft = Draft(self._log, held.grid, held, tiles=self._tiles, threads=self._threads)
-        draft.failed.update(wrong)
+        draft.mark_wrong(wrong)
         if not self._repair(draft, held.version.number):
             return None
         draft.finish()
@@ -75,6 +75,7 @@ class Journey:
     def _along(self, route: Route) -> Draft | None:
         """None = a hop of it was damaged, and is not to be taken again."""
         draft, hop = None, route[0]
+        culprit = None  # the hop at which tiles failed, where that is the reason
         try:
             grid = self._log.grid(self._log.get(route[-1].end))
             held = self._held if route[0].start is not None else None
@@ -82,16 +83,18 @@ class Journey:
             for hop in route:
                 draft.take(hop)
                 if len(draft.failed) > max(1, len(grid.tiles) // FEW):
+                    culprit = draft.culprit
                     raise Broken(hop.end, f"{len(draft.failed)} tiles are damaged; {draft.first_failure()}")
             if draft.failed and not self._repair(draft, route[-1].end):
+                culprit = draft.culprit
                 raise Broken(hop.end, f"a tile cannot be repaired; {draft.first_failure()}")
             draft.finish()
         except DAMAGE as error:
             self.problems.append(error)
-            if draft is None or draft.begins_new or draft.lost_objects or not draft.failed:
-                self._damaged.add(hop.name)
-            else:
+            if culprit is not None and draft is not None and not draft.begins_new and not draft.lost_objects:
                 self._held = None  # sound bytes that do not fit: perhaps it is the base that went bad
+            else:
+                self._damaged.add((culprit or hop).name)
             return None
         finally:
             self.fetched_bytes += draft.fetched_bytes if draft is not None else 0

@@ -57,10 +57,14 @@ class Draft:
         self.grid = grid
         self.held = held
         self.number = None if held is None else held.version.number
-        self._unknown: set[int] = set()
         self.digests: list[bytes] = [NOTHING] * len(grid.tiles) if held is None else list(held.digests)
         self.failed: dict[int, str] = {}
         """tiles that are not what they should be by now, and why"""
+        self._failed_at: dict[int, Hop] = {}
+        self._unknown: set[int] = set()
+        """tiles whose digest the last hop did not say, as its object is damaged"""
+        self._lost: set[str] = set()
+        """names of hops with damaged objects"""
         self.fetched_bytes = 0
         self._log = log
         self._tiles = None if tiles is None else frozenset(tiles)
@@ -75,9 +79,14 @@ class Draft:
         return self._new is not None
 
     @property
+    def culprit(self) -> Hop | None:
+        """Where the first of the failed tiles failed; None = none did."""
+        return self._failed_at[min(self.failed)] if self.failed else None
+
+    @property
     def lost_objects(self) -> bool:
-        """Is the last object of some failed tiles damaged or gone?"""
-        return bool(self._unknown)
+        """Did it fail because bytes are damaged or gone? Else they are sound, and do not fit what is held."""
+        return self.culprit is not None and self.culprit.name in self._lost
 
     def take(self, hop: Hop) -> None:
         """Apply a hop. One of DAMAGE when it fails as a whole: then this draft is of no more use."""
@@ -91,11 +100,13 @@ class Draft:
         for part, opened in zip(hop.parts, in_order(self._fetch, hop.parts, AHEAD)):
             tiles = range(part.first_tile, part.first_tile + part.tiles)
             if isinstance(opened, str):
-                self.failed.update(dict.fromkeys(tiles, opened))
+                self._lost.add(hop.name)
                 self._unknown.update(tiles)
-                continue
-            decode = partial(self._decode, hop, opened, _tables(hop, opened))
-            self.failed.update((tile, why) for tile, why in zip(tiles, in_order(decode, tiles, self._threads)) if why)
+                wrong = dict.fromkeys(tiles, opened)
+            else:
+                decode = partial(self._decode, hop, opened, _tables(hop, opened))
+                wrong = {tile: why for tile, why in zip(tiles, in_order(decode, tiles, self._threads)) if why}
+            self._fail(hop, wrong)
         self.number = version.number
 
     def repair(self, tile: int, hops: Sequence[Hop], opened: Sequence[Opened]) -> tuple[Hop, str] | None:
@@ -123,7 +134,7 @@ class Draft:
             self._put(tile, compare(self._base(tile), bits), final=True)
         self.digests[tile] = at
         self._unknown.discard(tile)
-        self.failed.pop(tile, None)
+        self._mended(tile)
         return None
 
     def finish(self) -> None:
@@ -156,6 +167,19 @@ class Draft:
         assert self.number is not None
         return Weights(self._log.get(self.number), self.grid, self.tensors(), tuple(self.digests))
 
+    def mark_wrong(self, wrong: Mapping[int, str]) -> None:
+        """Tiles whose held bits are known to be bad, and why: to be repaired."""
+        self.failed.update(wrong)
+
+    def _fail(self, hop: Hop, wrong: Mapping[int, str]) -> None:
+        for tile, why in wrong.items():
+            self.failed.setdefault(tile, why)
+            self._failed_at.setdefault(tile, hop)
+
+    def _mended(self, tile: int) -> None:
+        self.failed.pop(tile, None)
+        self._failed_at.pop(tile, None)
+
     def first_failure(self) -> str:
         tile, why = min(self.failed.items())
         return f"{self.grid.describe(tile)}: {why}"
@@ -179,6 +203,7 @@ class Draft:
         known, self.digests[tile] = self.digests[tile], after
         self._unknown.discard(tile)
         if not self._wanted(tile):
+            self._mended(tile)  # of a tile that others need, the digest is all that is followed
             return ""
         if tile in self.failed:
             return self.failed[tile]  # it goes on being wrong until it is repaired
