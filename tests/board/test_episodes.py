@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from twinmill.board.episodes import episode_table, episode_text
-from twinmill.board.weights import slot_ranges, weights_table
+from twinmill.board.weights import density_table, parts_table, slot_ranges, weights_table
 from twinmill.records.base import Ref
 from twinmill.records.episodes import (
     Attempt,
@@ -25,7 +25,7 @@ from twinmill.records.episodes import (
     VersionRun,
 )
 from twinmill.records.tasks import ToolCall
-from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
+from twinmill.records.weights import GridSpec, Part, VersionKind, WeightVersion
 
 
 def ids(text):
@@ -148,28 +148,35 @@ def test_episode_rows():
     assert not rest
 
 
-def test_weights_rows():
-    def version(number, kind, size, codec, **fields):
-        patches = tuple(
-            TensorPatch(name=f"t{n}", dtype="BF16", shape=(2,), codec=c, offset=0, bytes=1, before="", after="x")
-            for n, c in enumerate((codec, "same"))
-        )
-        base = dict(
-            run_id="r", lineage="l", step=number, slots=(8, 9, 10, 12), model_digest="abcdef0123456789", full_bytes=1000
-        )
-        return WeightVersion(
-            number=number, kind=kind, tensors=patches, object=Ref(key="k", digest="d", bytes=size), **{**base, **fields}
-        )
+def weight_version(number, kind, size, **fields):
+    ref = Ref(key="weights/objects/0123456789abcdef00", digest="0123456789abcdef00", bytes=size)
+    part = Part(object=ref, first_tile=0, tiles=3, changed=40 * number, head_bytes=300, head_digest="d")
+    base = dict(
+        run_id="r", lineage="l", step=number, slots=(8, 9, 10, 12), model_digest="abcdef0123456789", full_bytes=1000,
+        table=ref, grid=GridSpec(), parts=(part,), payload_bytes=size, changed=40 * number, last_full=0,
+    )  # fmt: skip
+    return WeightVersion(number=number, kind=kind, **{**base, **fields})
 
+
+def test_weights_rows():
     rows = [
-        version(0, VersionKind.FULL, 1000, "raw", parent=None, checkpoint="c/0", created_at=10.0),
-        version(1, VersionKind.DELTA, 52, "xor", parent=0),
+        weight_version(0, VersionKind.FULL, 1000, parent=None, checkpoint="c/0", created_at=10.0),
+        weight_version(1, VersionKind.DELTA, 52, parent=0),
     ]
     lines = shown(
         weights_table(rows, now=75.0),
     ).splitlines()
-    assert " ".join(lines[1].split()) == "v0 full – 0 8-10, 12 1 of 2 1.0 kB 100.0 % 1:05 abcdef012345 yes"
-    assert " ".join(lines[2].split()) == "v1 delta v0 1 8-10, 12 1 of 2 52 B 5.2 % – abcdef012345 –"
+    assert " ".join(lines[1].split()) == "v0 full – 0 8-10, 12 0 1.0 kB 100.0 % 1:05 abcdef012345 yes"
+    assert " ".join(lines[2].split()) == "v1 delta v0 1 8-10, 12 40 52 B 5.2 % – abcdef012345 –"
+
+
+def test_rows_of_one_version():
+    lines = shown(parts_table(weight_version(1, VersionKind.DELTA, 520, parent=0))).splitlines()
+    assert " ".join(lines[1].split()) == "0123456789abcdef 0-2 40 520 B 300 B"
+    lines = shown(density_table({"attention": (5, 200), "norms": (0, 10)})).splitlines()
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "attention 5 200 2.50 %", "norms 0 10 0.00 %", "all 5 210 2.38 %",
+    ]  # fmt: skip
 
 
 def test_slot_ranges():

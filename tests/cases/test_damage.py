@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from msgspec import structs
 
@@ -14,9 +13,8 @@ from tests.publish.toys import DTYPES, Trainer
 from twinmill.publish.chain import rebuild
 from twinmill.publish.errors import Refused
 from twinmill.publish.manifest import WeightsLog
-from twinmill.publish.tensors import tensor_digest
 from twinmill.records.weights import WeightVersion
-from twinmill.store.blobs import Blobs, open_blobs
+from twinmill.store.blobs import Blobs, digest_of, open_blobs
 from twinmill.store.errors import Corrupt, NotFound
 from twinmill.store.frame import seal_record
 from twinmill.store.log import indexed
@@ -27,28 +25,29 @@ Damage = Callable[[Blobs, WeightVersion], None]
 
 
 def corrupt(blobs: Blobs, version: WeightVersion) -> None:
-    data = bytearray(blobs.get(version.object.key))
+    data = bytearray(blobs.get(version.parts[0].object.key))
     data[len(data) // 2] ^= 4
-    blobs.put(version.object.key, bytes(data))
+    blobs.put(version.parts[0].object.key, bytes(data))
 
 
 def truncated(blobs: Blobs, version: WeightVersion) -> None:
-    blobs.put(version.object.key, blobs.get(version.object.key)[:-1])
+    blobs.put(version.parts[0].object.key, blobs.get(version.parts[0].object.key)[:-1])
 
 
 def missing(blobs: Blobs, version: WeightVersion) -> None:
-    blobs.delete(version.object.key)
+    blobs.delete(version.parts[0].object.key)
 
 
 def wrong_base(blobs: Blobs, version: WeightVersion) -> None:
     """A delta that claims to stand on other weights than those of its parent."""
-    patches = tuple(structs.replace(p, before=tensor_digest(_other(p.before))) for p in version.tensors)
+    part = version.parts[0]
+    data = bytearray(blobs.get(part.object.key))
+    for tile in range(part.tiles):  # the digest before, in each entry of the index
+        data[part.head_bytes - 60 * (part.tiles - tile) + 8] ^= 1
+    ref = blobs.put_ref("weights/objects", bytes(data))
+    forged = structs.replace(part, object=ref, head_digest=digest_of(bytes(data[: part.head_bytes])))
     key = indexed("weights/manifests", version.number)
-    blobs.put(key, seal_record(key, structs.replace(version, tensors=patches)))
-
-
-def _other(text: str):  # type: ignore[no-untyped-def]
-    return np.frombuffer(text.encode(), np.uint8)
+    blobs.put(key, seal_record(key, structs.replace(version, parts=(forged, *version.parts[1:]))))
 
 
 OBJECTS: tuple[Damage, ...] = (corrupt, truncated, missing)
@@ -97,7 +96,7 @@ def test_damaged_versions_are_never_served_and_the_run_goes_on(run: RealRun) -> 
     assert all("full" in [kinds[n] for n in range(number, 12)] for number in struck), kinds
     [forged] = [number for number, damage in struck.items() if damage is wrong_base]
     assert forged not in [swap["version"] for swap in run.metrics("swap")]
-    assert "on a base other than version" in " ".join(run.events())
+    assert "was made on other bits than those of version" in " ".join(run.events())
 
     shown = twinmill("weights", "verify", run.folder.path)
     assert shown.returncode == 1
@@ -136,14 +135,14 @@ def test_the_newest_version_is_put_back_byte_for_byte(local: Blobs, damage: Dama
         trainer.publish()
     version = trainer.publish(full=full)
     log = WeightsLog(local)
-    data = local.get(version.object.key)
+    data = local.get(version.parts[0].object.key)
     damage(local, version)
     assert not trainer.publisher.mend(trainer.states[-1], DTYPES), "nobody has asked"
     log.want_full(version.number, "east")
     with pytest.raises(Refused, match="other weights than its own"):
         trainer.publisher.mend(trainer.states[-2], DTYPES)
     assert trainer.publisher.mend(trainer.states[-1], DTYPES)
-    assert local.get(version.object.key) == data
+    assert local.get(version.parts[0].object.key) == data
     assert not trainer.publisher.mend(trainer.states[-1], DTYPES), "there is nothing left to mend"
     rebuild(log, version.number)
 
@@ -156,5 +155,5 @@ def test_what_stands_on_damage_cannot_be_put_back(local: Blobs) -> None:
     WeightsLog(local).want_full(2, "east")
     assert not trainer.publisher.mend(trainer.states[2], DTYPES)
     with pytest.raises((Corrupt, NotFound)):
-        local.get_ref(versions[2].object)
+        local.get_ref(versions[2].parts[0].object)
     assert trainer.publish().parent is None, "the next version is full instead"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -15,6 +16,7 @@ from twinmill.data.chats import read_chats
 from twinmill.data.tasks.tinyrepo import TinyRepo
 from twinmill.launch.lock import RunLock
 from twinmill.publish.manifest import WeightsLog
+from twinmill.publish.materialize import materialize
 from twinmill.store.blobs import open_blobs
 from twinmill.store.ledger import EpisodesLog
 from twinmill.store.metrics import read_metrics
@@ -232,6 +234,39 @@ def test_weights_materialize(cli: Cli, finished: Finished, agent: Path, tmp_path
     again = cli("weights", "materialize", 3, out, "--run", finished.folder.path)
     assert again.code == 2
     assert "exists; name a new folder" in again.err
+
+
+def test_weights_show_and_diff(cli: Cli, finished: Finished) -> None:
+    log = WeightsLog(open_blobs(finished.folder.store_url))
+    said = cli("weights", "show", 2, "--run", finished.folder.path)
+    assert said.code == 0
+    assert log.get(2).model_digest in said.out
+    assert log.get(2).parts[0].object.digest[:16] in said.out
+    assert "version 2 (" in said.out
+    for group in ("experts", "embedding", "attention", "norms", "all"):
+        assert re.search(rf"(?m)^ *{group} +\S+ +\S+ +\S+ %", said.out), group
+    apart = cli("weights", "diff", 0, 3, "--run", finished.folder.path)
+    assert apart.code == 0
+    assert "self_attn" in apart.out
+    none = cli("weights", "show", 99, "--run", finished.folder.path)
+    assert none.code == 2
+    assert "version 99 does not exist" in none.err
+
+
+def test_weights_push(cli: Cli, agent: Path, tmp_path: Path) -> None:
+    """A folder becomes version 0 of a new log, and then a version of nothing but itself again."""
+    store = tmp_path / "store"
+    nobody = cli("weights", "push", agent, "--store", store)
+    assert nobody.code == 2
+    assert "--run-id" in nobody.err
+    for number, kind in enumerate(("full", "delta")):
+        said = cli("weights", "push", agent, "--store", store, *(() if number else ("--run-id", "mine")))
+        assert said.code == 0, said.err
+        assert f"version {number} of mine: {kind}" in " ".join(said.out.split())
+    log = WeightsLog(open_blobs(str(store)))
+    assert (log.newest(), log.get(1).changed, log.get(0).model_digest) == (1, 0, log.get(1).model_digest)
+    materialize(log.blobs, 1, tmp_path / "out")
+    assert same_weights(tmp_path / "out", agent)
 
 
 # ---- doctor, bench

@@ -64,7 +64,7 @@ WRONG = {
     "no split": (("split=dev",), "split: tinyrepo has splits train, heldout"),
     "no held-out split": (("evaluation.split=dev",), "evaluation.split: tinyrepo has splits"),
     "no machine": (("machine=cloud",), "machine: there is no 'cloud'; choose one of namespace, fake"),
-    "no codec": (("publish.codec=zip",), "publish.codec: there is no 'zip'; choose one of gaps, raw|raw, gaps"),
+    "no codec": (("publish.codec=zip",), "publish.codec is 'zip'; want wdx, gaps, raw"),
     "no sink": (('sinks=["paper"]',), "sinks: there is no 'paper'; choose of tensorboard, wandb"),
 }
 

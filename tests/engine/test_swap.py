@@ -10,9 +10,10 @@ from tests.model.sizes import TINY
 from twinmill.engine.base import EngineError
 from twinmill.engine.embedded.weights import INEXACT, WeightBuffers
 from twinmill.model.config import Parity
-from twinmill.model.hf import state_bits
-from twinmill.publish.tensors import tensor_digest
+from twinmill.model.hf import dtypes, state_bits
+from twinmill.publish.tiles import Grid, digests, table_of
 from twinmill.records.engines import KvPolicy
+from twinmill.records.weights import GridSpec
 
 from .rigs import ask, model, prompt, routes, run, serving, trainer_logprobs
 
@@ -122,14 +123,17 @@ def test_digests_are_of_the_memory_itself():
     bits = state_bits(decoder)
     weights = WeightBuffers(TINY, Parity.STRICT)
     weights.stage(0, bits)
-    assert weights.staged_digests() == {name: tensor_digest(array) for name, array in bits.items()}
+    grid = Grid(table_of(bits, dtypes(decoder)), GridSpec(smallest=1))
+    assert weights.staged_digests(grid) == digests(grid, bits)
     memory = weights._idle.blocks[1].mixture.down  # the memory that would be computed with
     name = "model.layers.1.mlp.experts.2.down_proj.weight"
     memory[2].view(torch.int32)[0, 0] ^= 1  # below what bf16 can hold: rounding would hide it
-    assert weights.staged_digests()[name] == INEXACT
+    [wrong] = [i for i, digest in enumerate(weights.staged_digests(grid)) if digest != digests(grid, bits)[i]]
+    assert weights.staged_digests(grid)[wrong] == INEXACT
     memory[2].view(torch.int32)[0, 0] ^= 1 | 1 << 20
-    found = weights.staged_digests()
-    assert [n for n in bits if found[n] != tensor_digest(bits[n])] == [name]
+    found = weights.staged_digests(grid)
+    assert [i for i, digest in enumerate(digests(grid, bits)) if found[i] != digest] == [wrong]
+    assert [piece.name for piece in grid.tiles[wrong].pieces] == [name]
 
 
 def test_broken_weights_are_an_error_and_poison_nobody():

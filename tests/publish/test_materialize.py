@@ -6,7 +6,6 @@ from safetensors import safe_open
 from twinmill.publish.errors import Broken, Refused
 from twinmill.publish.materialize import materialize, verify
 from twinmill.store.blobs import Blobs
-from twinmill.store.errors import Corrupt
 
 from .toys import DTYPES, Trainer
 
@@ -33,8 +32,8 @@ def test_any_version_becomes_a_folder(blobs: Blobs, tmp_path: Path, number: int)
 def test_a_version_that_cannot_be_rebuilt_leaves_no_folder(local: Blobs, tmp_path: Path) -> None:
     trainer = Trainer(local)
     version = trainer.publish()
-    local.put(version.object.key, b"?")
-    with pytest.raises(Corrupt):
+    local.put(version.parts[0].object.key, b"?")
+    with pytest.raises(Broken, match="bytes"):
         materialize(local, 0, tmp_path / "v0")
     with pytest.raises(Refused, match="version 1 does not exist"):
         materialize(local, 1, tmp_path / "v1")
@@ -54,18 +53,18 @@ def test_verify_reports_on_every_version(blobs: Blobs) -> None:
         (3, "full", 2, True),
         (4, "delta", 2, True),
     ]
-    assert 0 < reports[1].changed_frac < 0.05 < reports[0].changed_frac
-    assert reports[1].object_bytes < reports[1].full_bytes / 10
+    assert 0 < reports[1].changed_frac < 0.05 < reports[0].changed_frac == 1
+    assert reports[1].payload_bytes < reports[0].payload_bytes
     assert [report.number for report in verify(blobs, 2, 3)] == [2, 3]
 
 
 def test_verify_names_what_is_broken_and_what_stands_on_it(local: Blobs) -> None:
     trainer = Trainer(local)
     made = [trainer.publish(full=number == 4) for number in range(6)]
-    local.delete(made[2].object.key)
+    local.delete(made[2].parts[0].object.key)
     reports = list(verify(local))
     assert [report.ok for report in reports] == [True, True, False, False, True, True]
-    assert made[2].object.key in reports[2].problem
+    assert made[2].parts[0].object.key in reports[2].problem
     assert "follows version 2, but nothing is held" in reports[3].problem
     assert [report.ok for report in verify(local, 3)] == [False, True, True]
 

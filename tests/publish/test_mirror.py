@@ -59,12 +59,12 @@ def test_an_unshaped_link_never_waits() -> None:
 
 def test_a_real_transfer_is_shaped(local: Blobs, tmp_path: Path) -> None:
     version = Trainer(local).publish()
-    mirror = Mirror(local, tmp_path / "m", LinkConfig(bytes_per_s=version.object.bytes / 0.2, latency_s=0.05))
+    mirror = Mirror(local, tmp_path / "m", LinkConfig(bytes_per_s=version.payload_bytes / 0.2, latency_s=0.05))
     started = time.monotonic()
-    mirror.get_ref(version.object)
+    mirror.get_ref(version.parts[0].object)
     assert 0.25 <= time.monotonic() - started < 1.0
     started = time.monotonic()
-    mirror.get_ref(version.object)
+    mirror.get_ref(version.parts[0].object)
     assert time.monotonic() - started < 0.05, "the second time it comes from the local copy"
 
 
@@ -74,11 +74,11 @@ def test_what_never_changes_is_fetched_once(blobs: Blobs, tmp_path: Path) -> Non
     mirror = Mirror(blobs, tmp_path / "m")
     log = WeightsLog(mirror)
     assert [log.get(0), log.get(1)] == versions
-    data = [mirror.get_ref(version.object) for version in versions]
+    data = [mirror.get_ref(version.parts[0].object) for version in versions]
     crossed = mirror.link.bytes
     again = Mirror(blobs, tmp_path / "m")
     assert [WeightsLog(again).get(number) for number in (0, 1)] == versions
-    assert [again.get_ref(version.object) for version in versions] == data
+    assert [again.get_ref(version.parts[0].object) for version in versions] == data
     assert again.link.bytes == 0
     assert crossed > sum(map(len, data))
 
@@ -112,23 +112,23 @@ def test_a_mirror_is_a_store(local: Blobs, tmp_path: Path) -> None:
 def test_what_arrives_damaged_is_not_kept(local: Blobs, tmp_path: Path) -> None:
     version = Trainer(local).publish()
     mirror = Mirror(local, tmp_path / "m")
-    whole = local.get(version.object.key)
-    local.put(version.object.key, whole[:-1])
-    with pytest.raises(Corrupt, match=version.object.key):
-        mirror.get_ref(version.object)
-    local.put(version.object.key, whole)
-    assert mirror.get_ref(version.object) == whole
+    whole = local.get(version.parts[0].object.key)
+    local.put(version.parts[0].object.key, whole[:-1])
+    with pytest.raises(Corrupt, match=version.parts[0].object.key):
+        mirror.get_ref(version.parts[0].object)
+    local.put(version.parts[0].object.key, whole)
+    assert mirror.get_ref(version.parts[0].object) == whole
     assert mirror.damaged == 0, "the copy here was never at fault"
 
 
 def test_a_torn_fill_is_not_a_copy(local: Blobs, tmp_path: Path) -> None:
     version = Trainer(local).publish()
-    torn = tmp_path / "m" / f"{version.object.key}#1"
+    torn = tmp_path / "m" / f"{version.parts[0].object.key}#1"
     torn.parent.mkdir(parents=True)
     torn.write_bytes(b"half")
     mirror = Mirror(local, tmp_path / "m")
     assert not torn.exists()
-    assert mirror.get_ref(version.object) == local.get_ref(version.object)
+    assert mirror.get_ref(version.parts[0].object) == local.get_ref(version.parts[0].object)
 
 
 def test_a_mirror_can_stand_in_for_a_lost_store(local: Blobs, tmp_path: Path) -> None:

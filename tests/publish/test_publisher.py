@@ -5,14 +5,15 @@ import pytest
 
 from twinmill.publish import PublishConfig
 from twinmill.publish.chain import rebuild, versions
+from twinmill.publish.container import read_part
 from twinmill.publish.errors import Refused
 from twinmill.publish.manifest import WeightsLog
 from twinmill.publish.publisher import Publisher
-from twinmill.publish.tensors import state_digest
-from twinmill.records.weights import VersionKind
+from twinmill.publish.tiles import tiled_digest
+from twinmill.records.weights import GridSpec, VersionKind
 from twinmill.store import blobs as blobs_module
 from twinmill.store.audit import audit
-from twinmill.store.blobs import Blobs
+from twinmill.store.blobs import Blobs, open_blobs
 
 from .toys import DTYPES, State, Trainer, first_state, moved, same
 
@@ -31,7 +32,7 @@ def test_every_version_can_be_rebuilt_bit_for_bit(blobs: Blobs) -> None:
     for number, state in enumerate(trainer.states):
         weights = rebuild(log, number)
         assert same(weights.tensors, state)
-        assert weights.version.model_digest == state_digest(state, DTYPES)
+        assert weights.version.model_digest == tiled_digest(state, DTYPES, GridSpec())
     found = audit(blobs, objects=True)
     assert found.problems == ()
     assert found.versions == 8
@@ -41,27 +42,34 @@ def test_what_did_not_change_costs_nothing(local: Blobs) -> None:
     trainer = Trainer(local)
     trainer.publish()
     version = trainer.publish()
-    patches = {patch.name: patch for patch in version.tensors}
-    still = patches["model.layers.0.mlp.experts.1.up_proj.weight"]
-    assert (still.codec, still.bytes, still.changed, still.before) == ("same", 0, 0, still.after)
-    assert patches["model.norm.weight"].changed == 1
-    assert version.object.bytes < version.full_bytes / 10
+    grid = WeightsLog(local).grid(version)
+    [part] = version.parts
+    opened = read_part(local, part)
+    for index, tile in enumerate(grid.tiles):
+        before, after = opened.digests(index)
+        still = {piece.name for piece in tile.pieces} == {"model.layers.0.mlp.experts.1.up_proj.weight"}
+        assert (before == after) == (opened.changed(index) == 0) == still
+        assert len(opened.payload(index)) == 1 or not still
+    assert version.changed == sum(opened.changed(index) for index in range(len(grid.tiles)))
 
 
 def test_a_version_without_any_change_is_a_version(local: Blobs) -> None:
     publisher = Publisher(local, "run")
     publisher.publish(first_state(), DTYPES, step=0)
     version = publisher.publish(first_state(), DTYPES, step=1)
-    assert (version.number, version.kind, version.object.bytes) == (1, VersionKind.DELTA, 0)
+    assert (version.number, version.kind, version.changed) == (1, VersionKind.DELTA, 0)
+    assert version.payload_bytes == version.parts[0].head_bytes + len(WeightsLog(local).grid(version).tiles)
     assert same(rebuild(WeightsLog(local), 1).tensors, first_state())
 
 
-def test_what_gaps_would_inflate_goes_raw(local: Blobs) -> None:
-    publisher = Publisher(local, "run")
+@pytest.mark.parametrize("codec", ["wdx", "gaps", "raw"])
+def test_what_a_codec_would_inflate_goes_as_it_is(local: Blobs, codec: str) -> None:
+    publisher = Publisher(local, "run", PublishConfig(codec=codec))
     publisher.publish(first_state(0), DTYPES, step=0)
     version = publisher.publish(first_state(1), DTYPES, step=1)
-    assert {patch.codec for patch in version.tensors} <= {"raw", "gaps"}
-    assert version.object.bytes <= version.full_bytes
+    tables = sum(len(one) for one in read_part(local, version.parts[0]).tables)
+    assert version.payload_bytes - version.parts[0].head_bytes <= version.full_bytes + 64
+    assert tables < version.full_bytes
     assert same(rebuild(WeightsLog(local), 1).tensors, first_state(1))
 
 
@@ -88,17 +96,16 @@ def test_a_restarted_publisher_goes_on_with_a_delta(blobs: Blobs) -> None:
     assert same(rebuild(WeightsLog(blobs), 3).tensors, state)
 
 
-def test_the_full_of_a_version_is_a_safetensors_file(local: Blobs, tmp_path) -> None:
-    from safetensors import safe_open
-
-    version = Trainer(local).publish()
-    (tmp_path / "model.safetensors").write_bytes(local.get_ref(version.object))
-    with safe_open(tmp_path / "model.safetensors", "np") as file:
-        assert set(file.keys()) == set(DTYPES)
-        assert file.metadata() == {"format": "pt"}
-        for name, dtype in DTYPES.items():
-            assert file.get_slice(name).get_dtype() == dtype
-        assert file.get_tensor("model.norm.weight").tobytes() == first_state()["model.norm.weight"].tobytes()
+def test_a_version_is_sent_in_several_objects(blobs: Blobs) -> None:
+    """They cover all tiles in order, are begun when full, and are the same when they are made again."""
+    trainer = Trainer(blobs, object_bytes=1000)
+    made = [trainer.publish() for _ in range(3)]
+    assert len(made[0].parts) > 2
+    assert all(part.object.bytes - part.head_bytes >= 1000 for part in made[0].parts[:-1])
+    assert same(rebuild(WeightsLog(blobs), 2).tensors, trainer.states[2])
+    assert audit(blobs, objects=True).problems == ()
+    again = Trainer(open_blobs("memory://"), object_bytes=1000)
+    assert [again.publish() for _ in range(3)] == made
 
 
 def _with(name: str, array: np.ndarray) -> State:
@@ -149,12 +156,11 @@ def test_a_second_trainer_is_refused(blobs: Blobs) -> None:
     assert same(rebuild(WeightsLog(blobs), 0).tensors, first_state())
 
 
-def test_unknown_codecs_are_refused(local: Blobs) -> None:
-    for name in ("same", "zip"):
-        with pytest.raises(Refused, match=r"publish\.codec"):
-            Publisher(local, "run", PublishConfig(codec=name))
-    with pytest.raises(Refused, match=r"publish\.full_every is -1"):
-        Publisher(local, "run", PublishConfig(full_every=-1))
+def test_settings_that_cannot_be_are_refused(local: Blobs) -> None:
+    wrong = {"codec": "zip", "full_every": -1, "object_bytes": -1, "skip_every": (16, 1), "anchor_when": -0.1, "tp": 0}
+    for name, value in wrong.items():
+        with pytest.raises(Refused, match=rf"publish\.{name} is"):
+            Publisher(local, "run", PublishConfig(**{name: value}))
 
 
 def test_repeating_the_last_publication_returns_it(local: Blobs) -> None:
@@ -197,7 +203,7 @@ def test_a_damaged_log_is_mended_by_a_full_version(local: Blobs) -> None:
     trainer = Trainer(local)
     for _ in range(3):
         version = trainer.publish()
-    local.put(version.object.key, b"lost")
+    local.put(version.parts[0].object.key, b"lost")
     restarted = Publisher(local, "run")
     state = moved(trainer.states[-1], 9)
     mended = restarted.publish(state, DTYPES, step=3)

@@ -1,6 +1,7 @@
 """A tiny model whose weights move as RL moves them, and the one way these tests publish it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,8 @@ def moved(state: State, seed: int, frac: float = 0.02) -> State:
 class Trainer:
     """Publishes versions; remembers every state that it published."""
 
-    def __init__(self, blobs: Blobs, full_every: int = 0, run_id: str = "run") -> None:
-        self.publisher = Publisher(blobs, run_id, PublishConfig(full_every=full_every))
+    def __init__(self, blobs: Blobs, full_every: int = 0, run_id: str = "run", **config: Any) -> None:
+        self.publisher = Publisher(blobs, run_id, PublishConfig(**{"full_every": full_every, "threads": 1, **config}))
         self.states: list[State] = []
 
     def publish(self, slots: Sequence[int] = (), full: bool = False) -> WeightVersion:

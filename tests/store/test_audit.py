@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from twinmill.records.episodes import Close, DropReason, LogPos
-from twinmill.records.weights import VersionKind
+from twinmill.records.weights import GridSpec, Part, VersionKind
 from twinmill.store.audit import audit
 from twinmill.store.blobs import Blobs
 from twinmill.store.frame import seal_record
@@ -109,6 +109,10 @@ def _closed_before_admitted(blobs: Blobs) -> None:
     EpisodesLog(blobs).close(Close(slot=5, task_id="t", entries_G=(), drop=DropReason.UNGRADABLE))
 
 
+def _part(blobs: Blobs, **changes: object) -> Part:
+    return structs.replace(put_version(blobs, 2, (2,)).parts[0], **changes)
+
+
 FAULTS: dict[str, Callable[[Blobs], object]] = {
     "slot 0 was trained twice: for version 1 and for 3": lambda blobs: put_version(blobs, 3, (0,)),
     "slot 4 was trained for version 3 and never closed": lambda blobs: put_version(blobs, 3, (4,)),
@@ -132,10 +136,15 @@ FAULTS: dict[str, Callable[[Blobs], object]] = {
     "version 2: run 'other' step 2 after 'run' 1": lambda blobs: put_version(blobs, 2, (2,), run_id="other"),
     "version 2: run 'run' step 1 after 'run' 1": lambda blobs: put_version(blobs, 2, (2,), step=1),
     "version 2: model digest is not": lambda blobs: put_version(blobs, 2, (2,), model_digest="ff"),
+    "version 2: a part begins at tile 3": lambda blobs: put_version(
+        blobs, 2, (2,), parts=(_part(blobs, first_tile=3),)
+    ),
+    "version 2: its parts are not 7 bytes": lambda blobs: put_version(blobs, 2, (2,), payload_bytes=7),
+    "version 2: other tensors, or other tiles": lambda blobs: put_version(blobs, 2, (2,), grid=GridSpec(tp=2)),
     "version 2: delta on version 5": lambda blobs: put_version(blobs, 2, (2,), parent=5),
     "version 2: full, with parent 1": lambda blobs: put_version(blobs, 2, (2,), kind=VersionKind.FULL),
     "manifests: 1 is missing": lambda blobs: blobs.delete(indexed("weights/manifests", 1)),
-    "version 1: .*damaged": lambda blobs: blobs.put(put_version(blobs, 1, (0, 1)).object.key, b"?"),
+    "version 1: .*damaged": lambda blobs: blobs.put(put_version(blobs, 1, (0, 1)).parts[0].object.key, b"?"),
 }
 
 
@@ -151,10 +160,9 @@ def test_every_fault_is_found_and_named(local: Blobs, problem: str) -> None:
 
 def test_a_base_that_differs_is_found(local: Blobs) -> None:
     small_run(local)
-    version = put_version(local, 2, (2,))
-    patch = structs.replace(version.tensors[0], before="ee")
-    put_version(local, 2, (2,), tensors=(patch,))
-    assert audit(local).problems == ("version 2: tensor 'w' was made on another base than version 1",)
+    put_version(local, 2, (2,), parent=0)
+    assert audit(local).ok, "the digests of tiles are in the objects"
+    assert audit(local, objects=True).problems == ("version 2: tile 0 was made on another base than version 0",)
 
 
 def test_the_window_is_held(local: Blobs) -> None:

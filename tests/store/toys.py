@@ -1,7 +1,10 @@
 """Small records of the episodes log, and a small weights log by records alone."""
 
+import json
+
 from blake3 import blake3
 
+from twinmill.records import wire
 from twinmill.records.episodes import (
     Admit,
     Attempt,
@@ -19,7 +22,7 @@ from twinmill.records.episodes import (
     Verdict,
     VersionRun,
 )
-from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
+from twinmill.records.weights import GridSpec, Part, TensorSpec, TensorTable, VersionKind, WeightVersion
 from twinmill.store.blobs import Blobs
 from twinmill.store.frame import seal_record
 from twinmill.store.log import indexed
@@ -69,22 +72,15 @@ def _digest(text: str) -> str:
 
 
 def put_version(blobs: Blobs, number: int, slots: tuple[int, ...] = (), **changes: object) -> WeightVersion:
-    """A manifest after the format in docs/FORMATS.md, of a model with one tensor."""
-    before, lineage = "", ""
+    """A manifest and an object after the format in docs/FORMATS.md, of a model with one tensor in one tile."""
+    lineage = ""
     for earlier in range(number):
         lineage = _digest(f"run\0{earlier}\0{lineage}\0{_model(earlier)}")
-        before = f"{earlier:032d}"
     model = _model(number)
-    object_ref = blobs.put_ref("weights/objects", b"payload %d" % number)
-    patch = TensorPatch(
-        name="w",
-        dtype="F32",
-        shape=(2, 2),
-        codec="raw",
-        offset=0,
-        bytes=9,
-        before=before,
-        after=f"{number:032d}",
+    head = _head(number)
+    payload = blobs.put_ref("weights/objects", head + b"payload %d" % number)
+    part = Part(
+        object=payload, first_tile=0, tiles=1, changed=1, head_bytes=len(head), head_digest=blake3(head).hexdigest()
     )
     fields: dict[str, object] = {
         "number": number,
@@ -94,8 +90,11 @@ def put_version(blobs: Blobs, number: int, slots: tuple[int, ...] = (), **change
         "lineage": _digest(f"run\0{number}\0{lineage}\0{model}"),
         "step": number,
         "slots": slots,
-        "tensors": (patch,),
-        "object": object_ref,
+        "table": blobs.put_ref("weights/objects", TABLE),
+        "grid": GridSpec(),
+        "parts": (part,),
+        "last_full": 0,
+        "payload_bytes": payload.bytes,
         "model_digest": model,
     }
     version = WeightVersion(**{**fields, **changes})  # type: ignore[arg-type]
@@ -104,5 +103,24 @@ def put_version(blobs: Blobs, number: int, slots: tuple[int, ...] = (), **change
     return version
 
 
+TABLE = wire.pack(TensorTable(tensors=(TensorSpec(name="w", dtype="F32", shape=(2, 2)),)))
+
+
 def _model(number: int) -> str:
-    return _digest(f"w\0F32\0{'2,2'}\0{number:032d}\n")
+    identity = blake3(TABLE + wire.pack(GridSpec())).digest()
+    return blake3(identity + tile_digest(number)).hexdigest()
+
+
+def tile_digest(number: int) -> bytes:
+    """Of the one tile after version `number`."""
+    return b"%016d" % number
+
+
+def _head(number: int) -> bytes:
+    """The head of an object: no tables, one tile."""
+    before = tile_digest(number - 1) if number else bytes(16)
+    index = (0).to_bytes(8, "little") + before + tile_digest(number) + bytes(16) + (1).to_bytes(4, "little")
+    places = {"tables": (0, 0), "index": (0, 60), "body": (60, 60 + len(b"payload %d" % number))}
+    header = {name: {"dtype": "U8", "shape": [b - a], "data_offsets": [a, b]} for name, (a, b) in places.items()}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + index

@@ -1,6 +1,6 @@
 """The weights log as a table, for `twinmill weights log`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +9,7 @@ from twinmill.records.weights import VersionKind, WeightVersion
 
 from . import units
 
-_KIND_STYLES = {VersionKind.FULL: "bold", VersionKind.DELTA: "", VersionKind.SKIP: "cyan"}
+_KIND_STYLES = {VersionKind.FULL: "bold", VersionKind.DELTA: ""}
 
 
 def weights_table(versions: Iterable[WeightVersion], *, now: float) -> Table:
@@ -21,30 +21,63 @@ def weights_table(versions: Iterable[WeightVersion], *, now: float) -> Table:
         "parent",
         "step",
         "slots",
-        "tensors",
+        "changed",
         "bytes",
         "of full",
         "age",
         "model",
         "resumes",
     ):
-        right = name in ("version", "parent", "step", "bytes", "of full", "age")
+        right = name in ("version", "parent", "step", "changed", "bytes", "of full", "age")
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for version in versions:
-        changed = sum(patch.codec != "same" for patch in version.tensors)
-        share = version.object.bytes / version.full_bytes if version.full_bytes else None
+        share = version.payload_bytes / version.full_bytes if version.full_bytes else None
         table.add_row(
             f"v{version.number}",
             Text(version.kind.value, _KIND_STYLES[version.kind]),
             units.DASH if version.parent is None else f"v{version.parent}",
             str(version.step),
             slot_ranges(version.slots),
-            f"{changed} of {len(version.tensors)}",
-            units.size(version.object.bytes),
+            units.count(version.changed),
+            units.size(version.payload_bytes),
             units.percent(share, 1),
             units.clock(now - version.created_at) if version.created_at else units.DASH,
             version.model_digest[:12],
             "yes" if version.checkpoint else units.DASH,
+        )
+    return table
+
+
+def parts_table(version: WeightVersion) -> Table:
+    """The objects of a version: one row each."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("object", "tiles", "changed", "bytes", "head"):
+        table.add_column(name, justify="left" if name == "object" else "right", no_wrap=True)
+    for part in version.parts:
+        last = part.first_tile + part.tiles - 1
+        table.add_row(
+            part.object.digest[:16],
+            str(last) if part.tiles == 1 else f"{part.first_tile}-{last}",
+            units.count(part.changed),
+            units.size(part.object.bytes),
+            units.size(part.head_bytes),
+        )
+    return table
+
+
+def density_table(groups: Mapping[str, tuple[int, int]]) -> Table:
+    """Tensor group -> (elements that changed, elements): one row each, and the whole."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("tensors", "changed", "elements", "share"):
+        table.add_column(name, justify="left" if name == "tensors" else "right", no_wrap=True)
+    whole = (sum(changed for changed, _ in groups.values()), sum(size for _, size in groups.values()))
+    for name, (changed, size) in [*groups.items(), ("all", whole)]:
+        style = "bold" if name == "all" else ""
+        table.add_row(
+            Text(name, style),
+            units.count(changed),
+            units.count(size),
+            units.percent(changed / size if size else None, 2),
         )
     return table
 

@@ -13,7 +13,7 @@ from twinmill.data.tasks.base import TaskSet, open_taskset
 from twinmill.env.machine import BACKENDS
 from twinmill.model.config import ConfigError as ModelError
 from twinmill.model.config import ModelConfig, read_config
-from twinmill.publish.codec import CODECS
+from twinmill.publish.config import problems_of
 
 if TYPE_CHECKING:
     from .config import RunConfig
@@ -185,11 +185,7 @@ def _rl(config: "RunConfig") -> Iterator[str]:
         yield "rl.window.age_limit has no effect with policy in_order: no token gets older than the window; set it to None"
     if rl.window.window == 0 and len(names) > 1 and rl.window.groups_per_step < len(names):
         yield "rl.window.groups_per_step is below the number of clusters: one would always stand still"
-    codecs = [name for name in CODECS if name != "same"]
-    if config.publish.codec not in codecs:
-        yield f"publish.codec: there is no {config.publish.codec!r}; choose one of {', '.join(codecs)}"
-    if config.publish.full_every < 0:
-        yield f"publish.full_every is {config.publish.full_every}; it must be at least 0"
+    yield from problems_of(config.publish)
 
 
 def switched_off(keep: Iterable[str]) -> Mapping[str, object]:

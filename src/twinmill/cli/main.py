@@ -37,13 +37,17 @@ for name, text in {
 episodes = App(name="episodes", help="Read the episodes of a run.")
 for name, text in {"list": "The last attempts of a run.", "show": "One episode, turn by turn."}.items():
     episodes.command(f"twinmill.cli.episodes:{name}_", name=name, help=text)
-weights = App(name="weights", help="The weights log of a run: log, verify, materialize.")
+weights = App(name="weights", help="The weights log of a run.")
 for name, text in {
     "log": "Every version of a run.",
+    "show": "One version: objects, ways that lead to it, what changed.",
+    "diff": "What differs between two versions.",
     "verify": "Rebuild every version and check every digest and link.",
     "materialize": "Write any version as a Hugging Face folder.",
+    "push": "Publish a Hugging Face folder as the next version of a log.",
+    "serve-mirror": "Serve a mirror to other hosts by HTTP, read-only.",
 }.items():
-    weights.command(f"twinmill.cli.weights:{name}", name=name, help=text)
+    weights.command(f"twinmill.cli.weights:{name.replace('-', '_')}", name=name, help=text)
 for sub in (tasks, episodes, weights):
     app.command(sub)
 

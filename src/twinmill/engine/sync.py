@@ -4,18 +4,21 @@
             waits for       the log to grow (asked every `poll_s`)
             unblocked by    the trainer's publisher; cancellation
     each    prepare -> stage, while the engine serves -> digests of what was staged, read back from the engine's own
-            memory, against the manifest -> flip -> commit
+            memory, against the log's -> flip -> commit
+    idle    a few tiles of what is held are checked, so that a bit that flips in this host's memory is found and repaired
 
-Invariant 3 lives here: what does not match is rebuilt from the last full version and staged anew; what still does not
-match is never served.
+Invariant 3 lives here: what does not match is rebuilt from nothing and staged anew; what still does not match is never
+served.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from twinmill.publish.subscriber import Prepared, Subscriber
+from twinmill.publish.apply import Prepared
+from twinmill.publish.subscriber import Subscriber
+from twinmill.publish.tiles import Grid
 from twinmill.records.base import Record
 from twinmill.records.engines import KvPolicy
 from twinmill.store.errors import StoreUnavailable
@@ -34,6 +37,8 @@ class SyncConfig(Record):
     """seconds without an answer from the store before the engine process gives up; it serves what it has until then"""
     tries: int = 3
     """times a version is staged before memory that does not match is taken for broken"""
+    scrub_tiles: int = 4
+    """tiles (2 MB or less each) of this host's copy that are checked at each look at the log without a new version; 0 = none"""
 
 
 class Checkable(Engine, Protocol):
@@ -42,8 +47,9 @@ class Checkable(Engine, Protocol):
     target: int
     repairs: int
 
-    async def staged_digests(self) -> Mapping[str, str]:
-        """publish.tensors.tensor_digest of each staged tensor, from the memory that will be computed with."""
+    async def staged_digests(self, grid: Grid) -> Sequence[bytes]:
+        """The digest of each tile of what is staged, from the memory that will be computed with; b"" = not even the shape or
+        the dtype of what was staged is there."""
         ...
 
 
@@ -84,6 +90,8 @@ async def follow(
                 raise
             prepared = None
         if prepared is None:
+            if config.scrub_tiles:
+                await asyncio.to_thread(subscriber.scrub, config.scrub_tiles)
             await asyncio.sleep(config.poll_s)
         else:
             on_installed(await install(engine, subscriber, prepared, config))
@@ -96,7 +104,7 @@ async def install(engine: Checkable, subscriber: Subscriber, prepared: Prepared,
         number = prepared.version.number
         engine.target = max(engine.target, number)
         await engine.stage(number, prepared.tensors)
-        wrong = _differences(prepared, await engine.staged_digests())
+        wrong = _differences(prepared, await engine.staged_digests(prepared.grid))
         stage_s = time.monotonic() - started
         if not wrong:
             flip = await engine.flip(config.kv)
@@ -114,15 +122,15 @@ async def install(engine: Checkable, subscriber: Subscriber, prepared: Prepared,
         engine.repairs += 1
         again = await asyncio.to_thread(subscriber.prepare, number, afresh=True)
         if again is None:
-            raise EngineError(f"version {number} does not match its manifest ({wrong[0]}) and cannot be rebuilt")
+            raise EngineError(f"version {number} does not match the log ({wrong[0]}) and cannot be rebuilt")
         prepared = again
     raise EngineError(
-        f"version {number}: {len(wrong)} tensors, {wrong[0]} first, differ in this engine's memory from the manifest "
+        f"version {number}: {len(wrong)} tiles, {wrong[0]} first, differ in this engine's memory from the log "
         f"after {config.tries} tries; this process's memory is not to be trusted"
     )
 
 
-def _differences(prepared: Prepared, found: Mapping[str, str]) -> list[str]:
-    """Names of tensors that are missing, surplus or different."""
-    wanted = {patch.name: patch.after for patch in prepared.version.tensors}
-    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+def _differences(prepared: Prepared, found: Sequence[bytes]) -> list[str]:
+    """The tiles that differ, in words."""
+    pairs = enumerate(zip(prepared.digests, found, strict=True))
+    return [prepared.grid.describe(tile) for tile, (wanted, here) in pairs if wanted != here]

@@ -1,11 +1,21 @@
 """Weights as an ordered log of immutable objects. numpy only; no torch.
 
 tensors.py      stored bits, their dtype names, their digests
-codec.py        one tensor's change -> bytes and back, exactly
-manifest.py     WeightsLog: which versions exist, and how each follows from the one before
-chain.py        rebuild a version: a full one and the deltas behind it, verified hop by hop
-publisher.py    the trainer's end: objects first, manifest last
-subscriber.py   a cluster's end: prepare beside what is served, commit after the flip, repair
+tiles.py        how a model is cut: what is coded, verified, fetched and repaired together
+wdx/            one tile's change -> bytes and back, exactly
+container.py    one object: the payloads of a run of tiles, and their digests
+manifest.py     WeightsLog: which versions exist, and which ways lead to each
+route.py        the cheapest way, in bytes
+draft.py        hops -> patches, verified tile by tile; touches nothing
+chain.py        rebuild a version: another way round damage, single tiles built anew
+apply.py        what was prepared becomes what is held, and can be taken back
+encode.py       two states -> objects
+publisher.py    the trainer's end: objects first, manifest last, then the snapshot
+shortcuts.py    skips and anchors, beside the training
+subscriber.py   a cluster's end: prepare beside what is served, commit after the flip, scrub
+signing.py      who wrote it, if anybody asks
+serve.py        a mirror for other hosts of the cluster
+inspect.py      what changed, by tensor
 mirror.py       a cluster's read-through copy of the store, over a link of bounded speed
 materialize.py  any version as a Hugging Face folder; a report on the whole log
 """

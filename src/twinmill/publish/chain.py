@@ -1,114 +1,161 @@
-"""Rebuild a version: the last full one, then every delta behind it, verified hop by hop.
+"""Rebuild a version along the cheapest way that is sound, verified hop by hop.
 
-Nothing is ever changed in place. A hop makes new arrays beside the old ones, so a damaged delta leaves what
-is held, and what is served, exactly as it was.
+    try      the cheapest route from what is held, or from nothing
+    a hop that is damaged as a whole, or in many tiles: leave it out and try the next cheapest route
+    a few damaged tiles: go on with all others, then build those few anew from nothing, each along a route of its own
+
+Nothing is ever changed in place: what is held, and what is served, stays as it was whatever is found.
 """
 
-from collections.abc import Iterator, Sequence
-from math import prod
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
 
-import numpy as np
+from twinmill.records.weights import WeightVersion
 
-from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
-from twinmill.store.errors import Corrupt, NotFound
+from .container import Opened, read_head
+from .draft import Draft, Weights
+from .errors import Broken, Refused
+from .manifest import DAMAGE, WeightsLog
+from .route import Hop, Route, cheapest
 
-from .codec import CODECS
-from .errors import Broken
-from .manifest import WeightsLog
-from .tensors import WIDTHS, Array, bits_of, tensor_digest, unsigned
-
-DAMAGE = (Broken, Corrupt, NotFound)
-"""why a version cannot be rebuilt; a store that does not answer is another matter"""
+FEW = 64
+"""one of so many tiles (and at least one) may fail at a hop before another way is sought for all of them"""
 
 
-class Weights(NamedTuple):
-    """A version and its tensors: Hugging Face name -> stored bits. The arrays are read-only, and shared."""
+class Journey:
+    """The search for one version. Remembers which hops were damaged, and what was wrong with them."""
 
-    version: WeightVersion
-    tensors: dict[str, Array]
+    def __init__(
+        self,
+        log: WeightsLog,
+        held: Weights | None,
+        *,
+        run_id: str | None = None,
+        tiles: Collection[int] | None = None,
+        threads: int = 1,
+    ) -> None:
+        """run_id: versions of another run are refused; None = whichever run wrote this log."""
+        self.problems: list[Exception] = []
+        """what was found damaged, in order"""
+        self.repaired: list[str] = []
+        """tiles that were built anew, and what had been wrong with them"""
+        self.route: Route = ()
+        """that led there"""
+        self.fetched_bytes = 0
+        self._log = log
+        self._held = held
+        self._run_id = run_id
+        self._tiles = tiles
+        self._threads = threads
+        self._damaged: set[str] = set()
 
+    def to(self, target: int) -> Draft | None:
+        """A finished draft of version `target`; None when no way leads there: see `problems`. What other than damage goes
+        wrong (StoreUnavailable, Refused) passes."""
+        if self._held is not None and target == self._held.version.number:
+            raise ValueError(f"version {target} is held already")
+        while (route := cheapest(target, self._start(), self._hops_to, self._damaged)) is not None:
+            draft = self._along(route)
+            if draft is not None:
+                self.route = route
+                return draft
+        return None
 
-def path_to(log: WeightsLog, number: int, held: WeightVersion | None = None) -> list[WeightVersion]:
-    """Versions to apply, in order, to reach `number`: from `held` or the last full one, the nearer."""
-    path = [log.get(number)]
-    while path[-1].parent is not None and (held is None or path[-1].parent != held.number):
-        path.append(log.get(path[-1].parent))
-    return path[::-1]
+    def _start(self) -> int | None:
+        return None if self._held is None else self._held.version.number
 
+    def mend(self, held: Weights, wrong: dict[int, str]) -> Draft | None:
+        """A draft of the very version that is held, with the tiles `wrong` (tile -> why) built anew; None as above."""
+        draft = Draft(self._log, held.grid, held, tiles=self._tiles, threads=self._threads)
+        draft.mark_wrong(wrong)
+        if not self._repair(draft, held.version.number):
+            return None
+        draft.finish()
+        return draft
 
-def hop(log: WeightsLog, version: WeightVersion, held: Weights | None) -> Weights:
-    """Apply one version. Broken, Corrupt or NotFound when it cannot be; `held` is unchanged in any case.
-
-    Every tensor that changed is checked after decoding. Those that did not are taken over from `held` unread: that
-    the memory is still what it was, an engine finds out when it checks its own.
-    """
-    log.verify_link(version)
-    base = None if version.kind is VersionKind.FULL else held
-    if version.parent is not None and (base is None or base.version.number != version.parent):
-        have = "nothing" if base is None else f"version {base.version.number}"
-        raise Broken(version.number, f"follows version {version.parent}, but {have} is held")
-    known = {} if base is None else {patch.name: patch for patch in base.version.tensors}
-    if base is not None and known.keys() != {patch.name for patch in version.tensors}:
-        raise Broken(version.number, f"has other tensors than version {version.parent}")
-    data = memoryview(log.blobs.get_ref(version.object))
-    tensors = {}
-    for patch in version.tensors:
-        if base is not None:
-            _check_base(version, patch, known[patch.name])
-        tensors[patch.name] = _decode(version, patch, data, None if base is None else base.tensors[patch.name])
-    return Weights(version, tensors)
-
-
-def walk(log: WeightsLog, path: Sequence[WeightVersion], held: Weights | None) -> tuple[Weights | None, int, str]:
-    """Apply `path` as far as it goes: what was reached (`held` when nothing was), how many were applied, the damage."""
-    for done, version in enumerate(path):
+    def _along(self, route: Route) -> Draft | None:
+        """None = a hop of it was damaged, and is not to be taken again."""
+        draft, hop = None, route[0]
+        culprit = None  # the hop at which tiles failed, where that is the reason
         try:
-            held = hop(log, version, held)
+            grid = self._log.grid(self._log.get(route[-1].end))
+            held = self._held if route[0].start is not None else None
+            draft = Draft(self._log, grid, held, tiles=self._tiles, threads=self._threads)
+            for hop in route:
+                draft.take(hop)
+                if len(draft.failed) > max(1, len(grid.tiles) // FEW):
+                    culprit = draft.culprit
+                    raise Broken(hop.end, f"{len(draft.failed)} tiles are damaged; {draft.first_failure()}")
+            if draft.failed and not self._repair(draft, route[-1].end):
+                culprit = draft.culprit
+                raise Broken(hop.end, f"a tile cannot be repaired; {draft.first_failure()}")
+            draft.finish()
         except DAMAGE as error:
-            return held, done, str(error)
-    return held, len(path), ""
+            self.problems.append(error)
+            if culprit is not None and draft is not None and not draft.begins_new and not draft.lost_objects:
+                self._held = None  # sound bytes that do not fit: perhaps it is the base that went bad
+            else:
+                self._damaged.add((culprit or hop).name)
+            return None
+        finally:
+            self.fetched_bytes += draft.fetched_bytes if draft is not None else 0
+        return draft
+
+    def _repair(self, draft: Draft, target: int) -> bool:
+        """Build the failed tiles anew, each from nothing. A hop that is damaged here is left out here only."""
+        damaged: set[str] = set()
+        wrong = {tile: f"{draft.grid.describe(tile)}: {why}" for tile, why in draft.failed.items()}
+        while draft.failed:
+            route = cheapest(target, None, self._hops_to, self._damaged | damaged)
+            if route is None:
+                return False
+            heads: dict[str, Opened] = {}
+            for tile in sorted(draft.failed):
+                found = _heads(self._log, route, tile, heads)
+                bad = draft.repair(tile, route, found) if isinstance(found, list) else found
+                if bad is not None:
+                    damaged.add(bad[0].name)
+                    break
+        self.repaired += wrong.values()
+        return True
+
+    def _hops_to(self, number: int) -> list[Hop]:
+        """A version whose own manifest is damaged is on no way."""
+        try:
+            version = self._log.get(number)
+            if self._run_id not in (None, version.run_id):
+                raise Refused(
+                    f"version {number} is of run {version.run_id!r}, this cluster serves {self._run_id!r}; "
+                    "nothing was changed: check store.url"
+                )
+            return self._log.hops_to(number)
+        except DAMAGE as error:
+            if str(error) not in map(str, self.problems):
+                self.problems.append(error)
+            return []
 
 
-def rebuild(log: WeightsLog, number: int, held: Weights | None = None) -> Weights:
-    """Version `number`, starting from `held` where its path leads through it, else from the last full one."""
-    weights = held
-    for version in path_to(log, number, held.version if held else None):
-        weights = hop(log, version, weights)
-    assert weights is not None
-    return weights
+def _heads(log: WeightsLog, route: Route, tile: int, known: dict[str, Opened]) -> list[Opened] | tuple[Hop, str]:
+    """The head of the object of each hop that `tile` is in; or the first hop whose cannot be had, and why."""
+    found = []
+    for hop in route:
+        part = next(p for p in hop.parts if p.first_tile <= tile < p.first_tile + p.tiles)
+        try:
+            if part.object.key not in known:
+                known[part.object.key] = read_head(log.blobs, part)
+        except DAMAGE as error:
+            return hop, str(error)
+        found.append(known[part.object.key])
+    return found
 
 
-def _check_base(version: WeightVersion, patch: TensorPatch, base: TensorPatch) -> None:
-    if (patch.dtype, patch.shape) != (base.dtype, base.shape):
-        raise Broken(version.number, f"{patch.dtype}{patch.shape} on a base of {base.dtype}{base.shape}", patch.name)
-    if patch.before != base.after:
-        raise Broken(version.number, f"was made on a base other than version {version.parent}", patch.name)
-
-
-def _decode(version: WeightVersion, patch: TensorPatch, data: memoryview, base: Array | None) -> Array:
-    if patch.dtype not in WIDTHS or patch.codec not in CODECS:
-        raise Broken(version.number, f"unknown dtype {patch.dtype!r} or codec {patch.codec!r}", patch.name)
-    if min(patch.shape, default=0) < 0 or patch.offset < 0 or patch.bytes < 0:
-        raise Broken(version.number, f"negative size in shape {patch.shape} or payload place", patch.name)
-    if patch.offset + patch.bytes > len(data):
-        raise Broken(version.number, f"payload ends behind its object's {len(data)} bytes", patch.name)
-    if base is not None and patch.codec == "same" and patch.before == patch.after:
-        return base  # its digest was checked when it was made
-    if base is None and patch.codec != "raw":
-        raise Broken(version.number, f"codec {patch.codec!r} in a full version, which holds raw bits", patch.name)
-    try:
-        # A blank costs no memory, so a lying shape of a full version fails at its payload's length.
-        blank = np.broadcast_to(np.zeros(1, unsigned(patch.dtype)), prod(patch.shape))
-        payload = data[patch.offset : patch.offset + patch.bytes]
-        bits = CODECS[patch.codec].decode(blank if base is None else bits_of(base), payload)
-    except ValueError as error:  # CodecError, or a shape that no array can have
-        raise Broken(version.number, f"payload is damaged: {error}", patch.name) from error
-    if (found := tensor_digest(bits)) != patch.after:
-        raise Broken(version.number, f"digest {found} after decoding, {patch.after} was published", patch.name)
-    array = bits.view(unsigned(patch.dtype)).reshape(patch.shape)
-    array.flags.writeable = False
-    return array
+def rebuild(log: WeightsLog, number: int, held: Weights | None = None, *, threads: int = 1) -> Weights:
+    """Version `number`, the cheapest way, from `held` where that is on it. What was damaged is raised if no way is left."""
+    log.look_for_shortcuts()
+    journey = Journey(log, held, threads=threads)
+    draft = journey.to(number)
+    if draft is None:
+        raise journey.problems[0] if journey.problems else Broken(number, "no way leads to it")
+    return draft.weights()
 
 
 def versions(log: WeightsLog, first: int = 0, last: int | None = None) -> Iterator[WeightVersion]:

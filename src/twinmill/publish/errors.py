@@ -2,8 +2,15 @@
 
 PublishError
 ├── Refused      what was asked does not continue this log: shapes, order, another run's weights
-└── Broken       a version cannot be rebuilt from what is stored; it is never served
+├── Broken       a version cannot be rebuilt from what is stored; it is never served
+└── BadFile      a file of an open format is damaged, unsafe, or made on another base; nothing of it was used
+
+CodecError (a ValueError) is what decoders raise about bytes; whoever reads a version turns it into Broken.
 """
+
+
+class CodecError(ValueError):
+    """The payload is not what this codec writes."""
 
 
 class PublishError(Exception):
@@ -18,5 +25,12 @@ class Broken(PublishError):
     def __init__(self, version: int, why: str, tensor: str = "") -> None:
         super().__init__(f"version {version}" + (f", tensor {tensor!r}" if tensor else "") + f": {why}")
         self.version = version
+        self.tensor = tensor
+        self.why = why
+
+
+class BadFile(PublishError):
+    def __init__(self, path: object, why: str, tensor: str = "") -> None:
+        super().__init__(f"{path}" + (f", tensor {tensor!r}" if tensor else "") + f": {why}")
         self.tensor = tensor
         self.why = why

@@ -1,6 +1,6 @@
 """A cluster's read-through copy of the store, behind a link of bounded speed and latency.
 
-Only what never changes is kept: manifests (sealed for their key) and objects (named by their content). So every local
+Only what never changes is kept: manifests and shortcuts (sealed for their key) and objects (named by their content). So every local
 file proves itself, a damaged one is dropped and fetched again, and nothing unsound is ever kept. The folder has the
 layout of the store: it can be opened as one, and a lost object of the bucket be put back from it. Everything else
 passes through the link in both directions.
@@ -21,6 +21,7 @@ from twinmill.store.frame import unseal
 from .config import LinkConfig
 
 MANIFESTS, OBJECTS = "weights/manifests/", "weights/objects/"
+SHORTCUTS = ("weights/skips/", "weights/anchors/")
 
 
 class Link:
@@ -67,7 +68,7 @@ class Mirror:
         self._local.sweep(older_s=0.0)  # this mirror has one process; what it left half-written is nobody's
 
     def get(self, key: str) -> bytes:
-        if not key.startswith((MANIFESTS, OBJECTS)):
+        if not key.startswith((MANIFESTS, OBJECTS, *SHORTCUTS)):
             return self._fetch(key)
         found = self._here(key)
         if found is None:

@@ -1,47 +1,58 @@
-"""The trainer's end of the weights log. Order of a publication: objects, then the manifest, which is the commit point.
+"""The trainer's end of the weights log. Order of a publication: objects, then the manifest, which is the commit point, then
+the snapshot: the publisher's own copy of what was published, against which the next state is compared.
 
-A process that dies before the manifest leaves an object that no version names, which is harmless:
-publishing the same again makes the same object. One that dies behind it has published, and `latest` says so
-at the next start.
+A process that dies before the manifest leaves objects that no version names, which is harmless: publishing the same again
+makes the same objects. One that dies behind it has published, and `latest` says so at the next start. Where the store did not
+answer whether the manifest is there, the snapshot waits: it advances when the log says so, and not before.
 """
 
 import time
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as release_of
 from typing import NamedTuple
 
-import numpy as np
-
+from twinmill.records import wire
 from twinmill.records.base import Ref
-from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
+from twinmill.records.weights import GridSpec, VersionKind, WeightVersion
 from twinmill.store.blobs import Blobs
+from twinmill.store.errors import StoreError
 
-from .chain import DAMAGE, Weights, rebuild
-from .codec import CODECS
-from .config import PublishConfig
+from .chain import rebuild
+from .config import PublishConfig, problems_of
+from .draft import Weights
+from .encode import Encoded, Encoder
 from .errors import Refused
-from .manifest import WeightsLog, lineage_of
-from .tensors import Array, State, bits_of, check_state, model_digest, pack_safetensors, tensor_digest
+from .manifest import DAMAGE, FORMAT, WeightsLog, lineage_of
+from .shortcuts import Shortcuts
+from .signing import Signer
+from .tensors import Array, State, check_state
+from .tiles import Grid, digests, scatter, table_of
 
 
-class _Body(NamedTuple):
-    """The object of a version, and where its payloads lie."""
+class _Pending(NamedTuple):
+    """A version of which it is not known whether it is in the log."""
 
-    object: Ref
-    tensors: tuple[TensorPatch, ...]
+    version: WeightVersion
+    encoded: Encoded
+    state: dict[str, Array] | None
+    """a copy of what was published, where there are no patches to advance by"""
 
 
 class Publisher:
     """The one writer of the weights log of `run_id`. A second one is refused at its first commit."""
 
-    def __init__(self, blobs: Blobs, run_id: str, config: PublishConfig | None = None) -> None:
+    def __init__(
+        self, blobs: Blobs, run_id: str, config: PublishConfig | None = None, *, signer: Signer | None = None
+    ) -> None:
+        """signer: signs manifests and shortcuts; None = they are unsigned."""
         self._config = config or PublishConfig()
-        if self._config.codec not in CODECS or self._config.codec == "same":
-            raise Refused(f"publish.codec is {self._config.codec!r}; want raw or gaps")
-        if self._config.full_every < 0:
-            raise Refused(f"publish.full_every is {self._config.full_every}; want a number >= 0")
-        self._log = WeightsLog(blobs)
+        for problem in problems_of(self._config):
+            raise Refused(problem)
+        self._log = WeightsLog(blobs, signer=signer)
         self._run_id = run_id
         self._base: Weights | None = None
+        self._pending: _Pending | None = None
         self.latest = self._log.latest()
         """the newest version of this log; None = none yet"""
         if self.latest is not None and self.latest.run_id != run_id:
@@ -49,11 +60,18 @@ class Publisher:
                 f"{blobs.url} holds the weights of run {self.latest.run_id!r}, not of {run_id!r}; "
                 "give each run its own store"
             )
+        self.shortcuts = Shortcuts(blobs, self._config, signer)
+
+    def close(self, deadline_s: float = 60.0) -> None:
+        """Let the shortcuts that are being made be finished; those that are not within the deadline are given up."""
+        self.shortcuts.close(deadline_s)
 
     def state(self) -> Weights | None:
-        """What was published last, rebuilt from the log and verified; None = nothing yet."""
+        """What was published last, rebuilt from the log and verified; None = nothing yet. Valid until the next publication,
+        which advances these very arrays."""
+        self._settle()
         if self._base is None and self.latest is not None:
-            self._base = rebuild(self._log, self.latest.number)
+            self._base = rebuild(self._log, self.latest.number, threads=self._config.threads)
         return self._base
 
     def publish(
@@ -77,16 +95,16 @@ class Publisher:
         Repeating the last publication returns it. Refused when this does not continue the log.
         """
         check_state(state, dtypes)
-        digests = {name: tensor_digest(array) for name, array in state.items()}
-        model = model_digest((name, dtypes[name], array.shape, digests[name]) for name, array in state.items())
+        state = {name: array if array.flags.c_contiguous else array.copy("C") for name, array in state.items()}
+        self._settle()
         last = self.latest
+        grid = self._grid(state, dtypes)
         if last is not None and step <= last.step:
-            return self._repeated(last, step, tuple(slots), model)
+            return self._repeated(last, step, tuple(slots), state, grid)
         base = None if full or self._full_is_due() else self._state_if_sound()
-        if last is not None:
-            _check_same_tensors(last, state, dtypes)
-        body = self._full(state, dtypes, digests) if base is None else self._delta(base, state, dtypes, digests)
-        number = last.number + 1 if last else 0
+        encoder = self._encoder(grid)
+        encoded = encoder.full(state) if base is None else encoder.delta(base, state)
+        number, model = last.number + 1 if last else 0, grid.model_digest(encoded.digests)
         version = WeightVersion(
             number=number,
             kind=VersionKind.FULL if base is None else VersionKind.DELTA,
@@ -95,23 +113,26 @@ class Publisher:
             lineage=lineage_of(self._run_id, number, last.lineage if last else "", model),
             step=step,
             slots=tuple(slots),
-            tensors=body.tensors,
-            object=body.object,
+            table=last.table if last else self._object(wire.pack(grid.table)),
+            grid=grid.spec,
+            parts=encoded.parts,
+            last_full=number if base is None else base.version.last_full,
             model_digest=model,
+            changed=encoded.changed,
+            payload_bytes=encoded.payload_bytes,
             config=self._file(config, last.config if last else None),
             tokenizer=self._file(tokenizer, last.tokenizer if last else None),
             checkpoint=checkpoint,
             quantisation=quantisation,
             created_at=time.time() if created_at is None else created_at,
-            full_bytes=sum(array.nbytes for array in state.values()),
+            full_bytes=grid.bytes,
+            writer=_writer(),
+            min_reader=FORMAT,
         )
-        self._log.commit(version)
-        self._base = Weights(version, _held(state, version, self._base))
-        self.latest = version
-        return version
+        return self._commit(version, encoded, {n: a.copy() for n, a in state.items()} if base is None else None)
 
     def mend(self, state: State, dtypes: Mapping[str, str]) -> bool:
-        """Write the newest version's object anew, where a subscriber asked for help and it is damaged or gone. True = it
+        """Write the newest version's objects anew, where a subscriber asked for help and one is damaged or gone. True = it
         was mended; False = no need, or the version that it stands on is damaged, too.
 
         `state` is what that version holds. The next version would be full and mend everything, but with a window of 0
@@ -120,24 +141,68 @@ class Publisher:
         last = self.latest
         if last is None or not self._log.wanted_full(last.number) or self._is_sound(last):
             return False
-        digests = {name: tensor_digest(array) for name, array in state.items()}
-        if model_digest((name, dtypes[name], array.shape, digests[name]) for name, array in state.items()) != (
-            last.model_digest
-        ):
+        grid = self._grid(state, dtypes)
+        if grid.model_digest(digests(grid, state)) != last.model_digest:
             raise Refused(f"version {last.number} cannot be mended with other weights than its own")
+        encoder = self._encoder(grid)
         if last.parent is None:
-            self._full(state, dtypes, digests)
+            encoder.full(state)
             return self._is_sound(last)
         try:
-            base = rebuild(self._log, last.parent)
+            base = rebuild(self._log, last.parent, threads=self._config.threads)
         except DAMAGE:
             return False
-        self._delta(base, state, dtypes, digests)
+        encoder.delta(base, state)
         return self._is_sound(last)
+
+    def _commit(self, version: WeightVersion, encoded: Encoded, state: dict[str, Array] | None) -> WeightVersion:
+        try:
+            version = self._log.commit(version)
+        except StoreError:
+            self._pending = _Pending(version, encoded, state)
+            raise
+        self._advance(_Pending(version, encoded, state))
+        return version
+
+    def _settle(self) -> None:
+        """Find out what became of a manifest that the store did not confirm."""
+        if self._pending is None:
+            return
+        if self._log.newest() >= self._pending.version.number:
+            self._log.commit(self._pending.version)  # writes nothing: it is there, or another trainer's is (Refused)
+            self._advance(self._pending)
+        self._pending = None
+
+    def _advance(self, done: _Pending) -> None:
+        """Bring the snapshot to what was committed."""
+        self.latest = version = self._log.get(done.version.number)
+        grid = self._log.grid(version)
+        if done.state is not None:
+            tensors = done.state
+        else:
+            assert self._base is not None
+            tensors = self._base.tensors
+            for array in tensors.values():
+                array.flags.writeable = True
+            for tile, patch in done.encoded.patches.items():
+                scatter(grid.tiles[tile], patch.index, patch.new, tensors)
+        for array in tensors.values():
+            array.flags.writeable = False
+        self._base = Weights(version, grid, tensors, done.encoded.digests)
+        self.shortcuts.after(self._base)
+
+    def _grid(self, state: State, dtypes: Mapping[str, str]) -> Grid:
+        """The tiles of this log; Refused unless the state has the same names, dtypes and shapes as ever."""
+        if self.latest is None:
+            return Grid(table_of(state, dtypes), GridSpec(tp=self._config.tp))
+        grid = self._log.grid(self.latest)
+        _check_same_tensors(self.latest.number, grid, state, dtypes)
+        return grid
 
     def _is_sound(self, version: WeightVersion) -> bool:
         try:
-            self._log.blobs.get_ref(version.object)
+            for part in version.parts:
+                self._log.blobs.get_ref(part.object)
         except DAMAGE:
             return False
         return True
@@ -153,65 +218,22 @@ class Publisher:
         """By schedule, or because a subscriber could not rebuild a version."""
         if self.latest is None:
             return True
-        full = self.latest
-        while full.parent is not None:
-            full = self._log.get(full.parent)
-        every = self._config.full_every
-        if every and self.latest.number + 1 - full.number >= every:
-            return True
-        return self._log.wanted_full(full.number)
+        every, full = self._config.full_every, self.latest.last_full
+        return bool(every and self.latest.number + 1 - full >= every) or self._log.wanted_full(full)
 
-    def _repeated(self, last: WeightVersion, step: int, slots: tuple[int, ...], model: str) -> WeightVersion:
-        if (last.step, last.slots, last.model_digest) == (step, slots, model):
+    def _repeated(
+        self, last: WeightVersion, step: int, slots: tuple[int, ...], state: State, grid: Grid
+    ) -> WeightVersion:
+        same = (last.step, last.slots) == (step, slots)
+        if same and grid.model_digest(digests(grid, state)) == last.model_digest:
             return last
         raise Refused(
             f"step {step} cannot follow version {last.number}, which is of step {last.step}: "
             "steps only grow. Resume from the newest version's checkpoint"
         )
 
-    def _full(self, state: State, dtypes: Mapping[str, str], digests: Mapping[str, str]) -> _Body:
-        data, starts = pack_safetensors(state, dtypes)
-        patches = tuple(
-            TensorPatch(
-                name=name,
-                dtype=dtypes[name],
-                shape=state[name].shape,
-                codec="raw",
-                offset=starts[name],
-                bytes=state[name].nbytes,
-                before="",
-                after=digests[name],
-                changed=state[name].size,
-            )
-            for name in sorted(state)
-        )
-        return _Body(self._object(data), patches)
-
-    def _delta(self, base: Weights, state: State, dtypes: Mapping[str, str], digests: Mapping[str, str]) -> _Body:
-        before = {patch.name: patch.after for patch in base.version.tensors}
-        patches, payloads, offset = [], [], 0
-        for name in sorted(state):
-            old, new = bits_of(base.tensors[name]), bits_of(state[name])
-            codec = "same" if before[name] == digests[name] else self._config.codec
-            payload = CODECS[codec].encode(old, new)
-            if len(payload) > new.nbytes:
-                codec, payload = "raw", CODECS["raw"].encode(old, new)
-            patches.append(
-                TensorPatch(
-                    name=name,
-                    dtype=dtypes[name],
-                    shape=state[name].shape,
-                    codec=codec,
-                    offset=offset,
-                    bytes=len(payload),
-                    before=before[name],
-                    after=digests[name],
-                    changed=0 if codec == "same" else int(np.count_nonzero(old != new)),
-                )
-            )
-            payloads.append(payload)
-            offset += len(payload)
-        return _Body(self._object(b"".join(payloads)), tuple(patches))
+    def _encoder(self, grid: Grid) -> Encoder:
+        return Encoder(grid, self._config, lambda data: self._object(data).key)
 
     def _object(self, data: bytes) -> Ref:
         return self._log.blobs.put_ref(self._log.objects, data, point="weights.object")
@@ -220,27 +242,21 @@ class Publisher:
         return before if data is None else self._object(data)
 
 
-def _held(state: State, version: WeightVersion, base: Weights | None) -> dict[str, Array]:
-    """Copies of what changed, beside the copies that are held already."""
-    known = {} if base is None else {patch.name: patch.after for patch in base.version.tensors}
-    held = {}
-    for patch in version.tensors:
-        if base is not None and known.get(patch.name) == patch.after:
-            held[patch.name] = base.tensors[patch.name]
-        else:
-            held[patch.name] = bits_of(state[patch.name]).copy().reshape(patch.shape)
-            held[patch.name].flags.writeable = False
-    return held
-
-
-def _check_same_tensors(last: WeightVersion, state: State, dtypes: Mapping[str, str]) -> None:
+def _check_same_tensors(number: int, grid: Grid, state: State, dtypes: Mapping[str, str]) -> None:
     """A log holds one model: names, dtypes and shapes never change."""
-    was = {patch.name: (patch.dtype, patch.shape) for patch in last.tensors}
+    was = {name: (grid.dtypes[name], grid.shapes[name]) for name in grid.shapes}
     now = {name: (dtypes[name], array.shape) for name, array in state.items()}
     if was == now:
         return
     name = min(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
     raise Refused(
-        f"tensor {name!r} was {was.get(name, 'absent')} in version {last.number} and is {now.get(name, 'absent')} now; "
+        f"tensor {name!r} was {was.get(name, 'absent')} in version {number} and is {now.get(name, 'absent')} now; "
         "one log holds one model: start a new run"
     )
+
+
+def _writer() -> str:
+    try:
+        return f"twinmill {release_of('twinmill')}"
+    except PackageNotFoundError:
+        return "twinmill"

@@ -1,28 +1,35 @@
 """A cluster's end of the weights log, in two phases.
 
-    prepare   fetch, verify, decode beside what is held; nothing that is served is touched
+    prepare   fetch, verify, decode to patches; nothing that is served is touched
     commit    after the engines have flipped: what was prepared is what is held
+    scrub     now and then: are the bits that are held still those of the log?
 
-What cannot be rebuilt is never handed out. In turn: a damaged local copy is fetched again (by the mirror); a
-version that does not fit what is held is rebuilt from the last full one; behind a version whose own bytes are lost
-nothing can be reached until the next full one, so the publisher is asked for one and the newest version before the
-damage is used. Every one of these is an Event.
+What cannot be rebuilt is never handed out. In turn: a damaged local copy is fetched again (by the mirror); damaged tiles are
+built anew alone; a version whose own objects are lost is reached another way, over a skip or an anchor; where no way is left,
+the publisher is asked for a full one and the newest version before the damage is used. Every one of these is an Event.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
+from pathlib import Path
 from typing import NamedTuple
 
-from twinmill.records.weights import WeightVersion
+import numpy as np
+
 from twinmill.store.blobs import Blobs
 
-from .chain import DAMAGE, Weights, path_to, walk
+from .apply import Prepared, Undo, commit, take_back, write_mark
+from .chain import Journey
+from .draft import Draft, Weights
 from .errors import Refused
 from .manifest import WeightsLog
 from .mirror import Mirror
-from .tensors import Array
+from .signing import Verifier
+from .tensors import unsigned
+from .tiles import gather
+from .wdx import TILE_MAX, digest
 
 
 class EventKind(Enum):
@@ -30,8 +37,12 @@ class EventKind(Enum):
 
     REFETCHED = "refetched"
     """a local copy was damaged; the store's was sound"""
+    REPAIRED = "repaired"
+    """single tiles were damaged, in memory or in the store, and were built anew"""
+    REROUTED = "rerouted"
+    """an object on the cheapest way was damaged; the version was reached another way"""
     REBUILT = "rebuilt"
-    """a version did not fit what is held, or the engine's memory; it was rebuilt from the last full one"""
+    """the engine's memory was not what the log says; the version was rebuilt from nothing"""
     UNREACHABLE = "unreachable"
     """a version cannot be rebuilt at all; a full one was asked for"""
 
@@ -40,27 +51,6 @@ class Event(NamedTuple):
     kind: EventKind
     version: int
     why: str
-
-
-class Prepared(NamedTuple):
-    """A version ready to be staged. `tensors` has all of them; the arrays are read-only."""
-
-    weights: Weights
-    changed: frozenset[str]
-    """names whose bits differ from what is held (all when nothing is)"""
-    hops: int
-    """versions that were applied one on the other to get here"""
-    fetched_bytes: int
-    """size of the objects read for it"""
-    seconds: float
-
-    @property
-    def version(self) -> WeightVersion:
-        return self.weights.version
-
-    @property
-    def tensors(self) -> dict[str, Array]:
-        return self.weights.tensors
 
 
 class Subscriber:
@@ -74,16 +64,30 @@ class Subscriber:
         who: str = "subscriber",
         on_event: Callable[[Event], None] | None = None,
         retry_s: float = 5.0,
+        tiles: Collection[int] | None = None,
+        threads: int = 1,
+        mark: Path | None = None,
+        verifier: Verifier | None = None,
     ) -> None:
-        """who: the cluster's name, for the publisher. retry_s: pause before an unreachable version is tried again."""
+        """who: the cluster's name, for the publisher. retry_s: pause before an unreachable version is tried again.
+
+        tiles: for one rank of an engine, the tiles it needs (tiles.owned); only these are fetched and decoded, all others
+        stay 0; None = all. threads: that decode. mark: file that says what was committed last; None = none is kept.
+        verifier: versions that it has not signed are refused; None = signatures are not looked at.
+        """
         self._blobs = blobs
-        self._log = WeightsLog(blobs)
+        self._log = WeightsLog(blobs, verifier=verifier)
         self._run_id = run_id
         self._who = who
         self._on_event = on_event
         self._retry_s = retry_s
+        self._tiles = tiles
+        self._threads = threads
+        self._mark = mark
         self._unreachable = -1
         self._retry_at = 0.0
+        self._undo: Undo | None = None
+        self._scrubbed = 0
         self.held: Weights | None = None
         """what was committed last; None = nothing yet"""
         self.events: Counter[EventKind] = Counter()
@@ -100,10 +104,10 @@ class Subscriber:
         return self._newest - self.number
 
     def prepare(self, number: int | None = None, *, afresh: bool = False) -> Prepared | None:
-        """The newest version that can be rebuilt (or exactly `number`), in new arrays; None = nothing is ready.
+        """The newest version that can be rebuilt (or exactly `number`); None = nothing is ready. Touches nothing.
 
-        afresh: rebuild from the last full version, even what is held already: for an engine whose own memory did not
-        match. Refused for a version of another run, or one before what is held. StoreUnavailable passes.
+        afresh: rebuild from nothing, even what is held already: for an engine whose own memory did not match. Refused for a
+        version of another run, or one before what is held. StoreUnavailable passes.
         """
         self._newest = self._log.newest()
         target = self._newest if number is None else number
@@ -111,24 +115,77 @@ class Subscriber:
         if target < 0 or (target == self.number and not afresh) or self._is_waiting(target):
             return None
         started, damaged = time.monotonic(), self._damaged()
-        found, hops = self._rebuild(target, afresh)
+        draft, journey = self._reach(target, afresh)
         if self._damaged() > damaged:
             self._happened(EventKind.REFETCHED, target, "a copy in this cluster's mirror was damaged")
-        reached = -1 if found is None else found.version.number
-        if found is None or reached < self.number + (not afresh) or (number is not None and reached != number):
+        reached = -1 if draft is None or draft.number is None else draft.number
+        if draft is None or reached < self.number + (not afresh) or (number is not None and reached != number):
             return None
         return Prepared(
-            weights=found,
-            changed=self._changed(found),
-            hops=len(hops),
-            fetched_bytes=sum(version.object.bytes for version in hops),
+            draft,
+            self._log.get(reached),
+            hops=len(journey.route),
+            fetched_bytes=journey.fetched_bytes,
             seconds=time.monotonic() - started,
         )
 
     def commit(self, prepared: Prepared) -> None:
-        """The engines serve `prepared`: hold it from now on."""
+        """The engines serve `prepared`: hold it from now on. Doing it twice is doing it once.
+
+        Refused when something else was committed since it was prepared, and nothing is touched.
+        """
         self._check_order(prepared.version.number)
-        self.held = prepared.weights
+        again = self.number == prepared.version.number
+        if prepared.base is not None and prepared.base is not self.held and not again:
+            raise Refused(
+                f"version {prepared.version.number} was prepared on version {prepared.base.version.number}, but "
+                f"{self.number} is held by now; prepare it again"
+            )
+        self.held, undo = commit(self.held, prepared)
+        self._undo = undo if not again else self._undo
+        if self._mark is not None:
+            write_mark(self._mark, prepared.version)
+
+    def take_back(self) -> None:
+        """Hold what was held before the last commit: another rank could not follow. Refused when nothing can be taken back."""
+        if self._undo is None:
+            raise Refused("there is no commit to take back: only the last one can be, and only once")
+        self.held, self._undo = take_back(self._undo), None
+        if self._mark is not None and self.held is not None:
+            write_mark(self._mark, self.held.version)
+
+    def scrub(self, count: int) -> int:
+        """Recompute the digests of the next `count` tiles that are held, in turn; rebuild those whose bits have changed.
+
+        Returns how many had. Finds a flipped bit wherever it is, at the latest when all tiles have had their turn.
+        """
+        if self.held is None:
+            return 0
+        mine = sorted(range(len(self.held.grid.tiles)) if self._tiles is None else self._tiles)
+        room = np.empty(TILE_MAX, np.uint32)
+        bad = []
+        for _ in range(min(count, len(mine))):
+            index = mine[self._scrubbed % len(mine)]
+            tile = self.held.grid.tiles[index]
+            if digest(gather(tile, self.held.tensors, room.view(unsigned(tile.dtype)))) != self.held.digests[index]:
+                bad.append(index)
+            self._scrubbed += 1
+        if bad:
+            self._rebuild_tiles(bad)
+        return len(bad)
+
+    def _rebuild_tiles(self, tiles: list[int]) -> None:
+        assert self.held is not None
+        self._log.look_for_shortcuts()
+        journey = self._journey(self.held)
+        draft = journey.mend(self.held, dict.fromkeys(tiles, "bits changed in memory since they were verified"))
+        if draft is None:
+            why = str(journey.problems[0]) if journey.problems else "no way leads to it"
+            self._happened(EventKind.UNREACHABLE, self.number, f"{len(tiles)} tiles changed in memory: {why}")
+            self._log.want_full(self.number, self._who)
+            return
+        self._happened(EventKind.REPAIRED, self.number, "; ".join(journey.repaired))
+        self.held, self._undo = draft.weights(), None
 
     def _check_order(self, number: int) -> None:
         if number > self._newest:
@@ -140,51 +197,39 @@ class Subscriber:
         """Was `target` unreachable a moment ago?"""
         return target == self._unreachable and time.monotonic() < self._retry_at
 
-    def _rebuild(self, target: int, afresh: bool) -> tuple[Weights | None, list[WeightVersion]]:
-        """As near to `target` as can be: from what is held, else from the last full version. Reports what was wrong."""
-        why = "the engine's memory did not match" if afresh else ""
-        best: tuple[Weights | None, list[WeightVersion]] = (None, [])
-        for base in [None] if afresh or self.held is None else [self.held, None]:
-            found, passed, problem = self._approach(target, base)
-            if found is not None and found.version.number == target:
-                if why:
-                    self._happened(EventKind.REBUILT, target, why)
-                return found, passed
-            why = problem
-            if found is not None and (best[0] is None or found.version.number > best[0].version.number):
-                best = found, passed
+    def _reach(self, target: int, afresh: bool) -> tuple[Draft | None, Journey]:
+        """As near to `target` as can be. Reports what was wrong."""
+        held = None if afresh else self.held
+        if target != self.number + 1 or held is None:
+            self._log.look_for_shortcuts()
+        journey = self._journey(held)
+        draft = journey.to(target)
+        if draft is None and target == self.number + 1:  # there may be another way by now
+            self._log.look_for_shortcuts()
+            draft = journey.to(target)
+        if draft is not None:
+            self._report(target, afresh, journey)
+            return draft, journey
+        why = str(journey.problems[0]) if journey.problems else "no way leads to it"
         self._unreachable, self._retry_at = target, time.monotonic() + self._retry_s
         self._happened(EventKind.UNREACHABLE, target, why)
         self._log.want_full(target, self._who)
-        return best
+        for goal in range(target - 1, self.number, -1):
+            if (draft := journey.to(goal)) is not None:
+                break
+        return draft, journey
 
-    def _approach(self, target: int, held: Weights | None) -> tuple[Weights | None, list[WeightVersion], str]:
-        """The nearest version before damage that `held` leads to, what was applied for it, and the damage."""
-        goal, passed, why = target, list[WeightVersion](), ""
-        while goal > (-1 if held is None else held.version.number):
-            try:
-                path = path_to(self._log, goal, held.version if held else None)
-            except DAMAGE as error:
-                why, goal = why or str(error), goal - 1
-                continue
-            self._check_run(path)
-            held, done, problem = walk(self._log, path, held)
-            passed += path[:done]
-            if done < len(path):
-                why, goal = why or problem, path[done].number - 1
-        return held, passed, why
+    def _report(self, target: int, afresh: bool, journey: Journey) -> None:
+        if journey.repaired:
+            self._happened(EventKind.REPAIRED, target, "; ".join(journey.repaired))
+        if afresh:
+            self._happened(EventKind.REBUILT, target, "the engine's memory did not match")
+        elif journey.problems:
+            taken = ", ".join(hop.name for hop in journey.route)
+            self._happened(EventKind.REROUTED, target, f"{journey.problems[0]}; taken instead: {taken}")
 
-    def _check_run(self, path: list[WeightVersion]) -> None:
-        for version in path:
-            if version.run_id != self._run_id:
-                raise Refused(
-                    f"version {version.number} is of run {version.run_id!r}, this cluster serves {self._run_id!r}; "
-                    "nothing was changed: check store.url"
-                )
-
-    def _changed(self, weights: Weights) -> frozenset[str]:
-        held = {} if self.held is None else self.held.tensors
-        return frozenset(name for name, array in weights.tensors.items() if held.get(name) is not array)
+    def _journey(self, held: Weights | None) -> Journey:
+        return Journey(self._log, held, run_id=self._run_id, tiles=self._tiles, threads=self._threads)
 
     def _damaged(self) -> int:
         return self._blobs.damaged if isinstance(self._blobs, Mirror) else 0

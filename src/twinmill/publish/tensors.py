@@ -83,21 +83,27 @@ def check_state(state: State, dtypes: Mapping[str, str]) -> None:
             raise Refused(f"tensor {name!r} is {dtypes[name]}, but its array holds {array.dtype} elements")
 
 
-def pack_safetensors(state: State, dtypes: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
-    """The bytes of a safetensors file, and where in them each tensor starts. Equal states give equal bytes.
+def safetensors_header(
+    state: State, dtypes: Mapping[str, str], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, int]]:
+    """All of a safetensors file before its tensors, and where in the file each starts, in the order in which they lie.
 
     Written here because the offsets are wanted, and because the library's own entry point takes bfloat16
     only from frameworks. Wider dtypes come first, so that every tensor is aligned.
     """
     names = sorted(state, key=lambda name: (-WIDTHS[dtypes[name]], name))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
     for name in names:
         start, end = end, end + state[name].nbytes
         header[name] = {"dtype": dtypes[name], "shape": list(state[name].shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    body = b"".join(bits_of(state[name]).tobytes() for name in names)
     first = 8 + len(text)
-    starts = {name: first + header[name]["data_offsets"][0] for name in names}
-    return len(text).to_bytes(8, "little") + text + body, starts
+    return len(text).to_bytes(8, "little") + text, {n: first + header[n]["data_offsets"][0] for n in names}
+
+
+def pack_safetensors(state: State, dtypes: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
+    """The bytes of a safetensors file, and where in them each tensor starts. Equal states give equal bytes."""
+    head, starts = safetensors_header(state, dtypes, {"format": "pt"})
+    return head + b"".join(bits_of(state[name]).tobytes() for name in starts), starts

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
+import msgspec
 from blake3 import blake3
 from msgspec import Struct
 
@@ -77,7 +78,7 @@ def audit(blobs: Blobs, *, window: int | None = None, objects: bool = False) -> 
     """Read everything.
 
     window: tokens older than so many versions are a problem; None = only counted.
-    objects: also read every version's object and check its digest.
+    objects: also read every version's objects, check their digests, and those of all tiles.
     """
     problems: list[str] = []
     admits = dict(_records(blobs, "episodes/admit", Admit, problems))
@@ -241,13 +242,18 @@ def _sampled(attempt: Attempt) -> int:
 
 
 def _check_chain(versions: Mapping[int, WeightVersion], problems: list[str]) -> None:
-    """Numbers, parents, tensor digests, model digest, lineage, run and step of every manifest."""
+    """Numbers, parents, parts, lineage, run and step of every manifest."""
     for number, version in sorted(versions.items()):
         where = f"version {number}"
         if version.number != number:
             problems.append(f"{where}: the manifest in its place is of version {version.number}")
-        if version.model_digest != _model_digest(version):
-            problems.append(f"{where}: model digest is not that of its tensors")
+        end = 0
+        for part in version.parts:
+            if part.first_tile != end or part.tiles < 1:
+                problems.append(f"{where}: a part begins at tile {part.first_tile}, tile {end} is next")
+            end = part.first_tile + part.tiles
+        if version.payload_bytes != sum(part.object.bytes for part in version.parts):
+            problems.append(f"{where}: its parts are not {version.payload_bytes} bytes together")
         before = versions.get(number - 1)
         if before is None and number > 0:
             continue  # the gap has been reported
@@ -258,6 +264,8 @@ def _check_chain(versions: Mapping[int, WeightVersion], problems: list[str]) -> 
             problems.append(
                 f"{where}: run {version.run_id!r} step {version.step} after {before.run_id!r} {before.step}"
             )
+        if before is not None and (version.table, version.grid) != (before.table, before.grid):
+            problems.append(f"{where}: other tensors, or other tiles, than version {number - 1}")
         _check_parent(version, versions, problems)
 
 
@@ -270,28 +278,44 @@ def _check_parent(version: WeightVersion, versions: Mapping[int, WeightVersion],
     parent = None if version.parent is None else versions.get(version.parent)
     if parent is None or parent.number >= version.number:
         problems.append(f"{where}: {version.kind.value} on version {version.parent}, which is not before it")
-        return
-    base = {patch.name: (patch.dtype, patch.shape, patch.after) for patch in parent.tensors}
-    here = {patch.name: (patch.dtype, patch.shape, patch.before) for patch in version.tensors}
-    if base != here:
-        name = min(name for name in base.keys() | here.keys() if base.get(name) != here.get(name))
-        problems.append(f"{where}: tensor {name!r} was made on another base than version {parent.number}")
 
 
 def _check_objects(blobs: Blobs, versions: Mapping[int, WeightVersion], problems: list[str]) -> None:
+    """Every object whole; every tile's digest before that of the parent after; all of them make the model digest."""
+    after: dict[int, list[bytes]] = {}
     for number, version in sorted(versions.items()):
-        for ref in filter(None, (version.object, version.config, version.tokenizer)):
-            try:
+        try:
+            for ref in filter(None, (version.config, version.tokenizer)):
                 blobs.get_ref(ref)
-            except (Corrupt, NotFound) as error:
-                problems.append(f"version {number}: {error}")
+            table = blobs.get_ref(version.table)
+            index = b"".join(_index(part.object.key, blobs.get_ref(part.object)) for part in version.parts)
+        except (Corrupt, NotFound) as error:
+            problems.append(f"version {number}: {error}")
+            continue
+        tiles = [index[at : at + _ENTRY_BYTES] for at in range(0, len(index), _ENTRY_BYTES)]
+        after[number] = [tile[24:40] for tile in tiles]
+        identity = blake3(table + wire.pack(version.grid)).digest()
+        if version.model_digest != blake3(identity + b"".join(after[number])).hexdigest():
+            problems.append(f"version {number}: model digest is not that of its tiles")
+        before = [tile[8:24] for tile in tiles]
+        base = [bytes(16)] * len(tiles) if version.parent is None else after.get(version.parent)
+        if base is not None and before != base:
+            wrong = next((i for i, pair in enumerate(zip(before, base)) if pair[0] != pair[1]), len(base))
+            problems.append(f"version {number}: tile {wrong} was made on another base than version {version.parent}")
 
 
-def _model_digest(version: WeightVersion) -> str:
-    lines = [
-        f"{patch.name}\0{patch.dtype}\0{','.join(map(str, patch.shape))}\0{patch.after}\n" for patch in version.tensors
-    ]
-    return _digest("".join(sorted(lines)))
+_ENTRY_BYTES = 60
+"""of a tile in an object's index: u64 offset; digests before, after, of the payload, 16 bytes each; u32 changed"""
+
+
+def _index(key: str, data: bytes) -> bytes:
+    """The index of an object, which is a safetensors file."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        begin, end = msgspec.json.decode(data[8 : 8 + length])["index"]["data_offsets"]
+        return data[8 + length + begin : 8 + length + end]
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+        raise Corrupt(key, f"no safetensors file with an index: {error}") from error
 
 
 def _digest(text: str) -> str:

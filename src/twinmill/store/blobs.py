@@ -153,8 +153,15 @@ class ObjectBlobs:
             raise ValueError(f"range of {key!r}: offset {offset}, length {length}; both must be >= 0")
         if length == 0:
             return b""
-        with self._errors("read", key):
-            data = bytes(obstore.get_range(self._store, key, start=offset, length=length))
+        try:
+            with self._errors("read", key):
+                data = bytes(obstore.get_range(self._store, key, start=offset, length=length))
+        except StoreUnavailable:  # each backend has its own words for a range that starts behind the end
+            with self._errors("look up", key):
+                size = int(obstore.head(self._store, key)["size"])
+            if size >= offset + length:
+                raise
+            raise Corrupt(key, f"wanted bytes {offset} to {offset + length}, the object ends at {size}") from None
         if len(data) != length:
             raise Corrupt(key, f"wanted bytes {offset} to {offset + length}, the object ends at {offset + len(data)}")
         return data

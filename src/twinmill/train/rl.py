@@ -275,7 +275,7 @@ def _load_newest(trainer: Trainer, checkpoints: Checkpoints, history: Sequence[W
 
 
 def _must_match(trainer: Trainer, version: WeightVersion) -> None:
-    if (digest := trainer.digest()) != version.model_digest:
+    if (digest := trainer.digest(version.grid)) != version.model_digest:
         raise Diverged(
             f"version {version.number} was published with model digest {version.model_digest[:12]}, but resuming "
             f"leads to {digest[:12]}: other code, threads or machine? Start a new run from that version's weights"

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from twinmill.model import hf
 from twinmill.model.transformer import Decoder
-from twinmill.publish.tensors import state_digest
+from twinmill.publish.tiles import tiled_digest
 from twinmill.records.samples import Microbatch, StepReport
+from twinmill.records.weights import GridSpec
 
 from .checkpoint import put_back, take
 from .loss.base import Loss
@@ -33,9 +34,9 @@ class Trainer:
         """Stored bits of every tensor under its on-disk name: what is published and what engines serve."""
         return hf.state_bits(self.decoder)
 
-    def digest(self) -> str:
-        """The digest that a manifest of these weights carries as model_digest."""
-        return state_digest(self.bits(), self.dtypes)
+    def digest(self, grid: GridSpec | None = None) -> str:
+        """The digest that a manifest of these weights, cut so, carries as model_digest; None = cut as by default."""
+        return tiled_digest(self.bits(), self.dtypes, grid or GridSpec())
 
     def take(self) -> dict[str, Tensor]:
         return take(self._optimizer)

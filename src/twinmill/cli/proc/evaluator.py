@@ -15,8 +15,9 @@ from twinmill.data.tasks.base import open_taskset
 from twinmill.engine.embedded import EmbeddedEngine
 from twinmill.env.machine import make_machine
 from twinmill.model.config import from_hf
+from twinmill.publish.apply import Prepared
 from twinmill.publish.manifest import WeightsLog
-from twinmill.publish.subscriber import Prepared, Subscriber
+from twinmill.publish.subscriber import Subscriber
 from twinmill.records import wire
 from twinmill.records.engines import KvPolicy
 from twinmill.rollout.evaluate import Score, evaluate, gain, interval, per_task

@@ -126,10 +126,10 @@ class Noted:
             "publish",
             version=version.number,
             version_kind=version.kind.value,
-            delta_bytes=version.object.bytes,
+            delta_bytes=version.payload_bytes,
             full_bytes=version.full_bytes,
             seconds=time.time() - started,
-            changed_frac=sum(patch.changed for patch in version.tensors) / sum(array.size for array in bits.values()),
+            changed_frac=version.changed / sum(array.size for array in bits.values()),
         )
         for slot in slots:
             self._role.metrics.write("slot", slot=slot, cluster="", event="train", version=version.number)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from twinmill.engine.base import ContextTooLong, EngineError, Flip
 from twinmill.model.config import ModelConfig
+from twinmill.publish.tiles import Grid
 from twinmill.records.engines import (
     EngineState,
     GenerateRequest,
@@ -59,8 +60,8 @@ class EmbeddedEngine:
         self.target = max(self.target, version)
         await asyncio.to_thread(self._weights.stage, version, tensors)
 
-    async def staged_digests(self) -> Mapping[str, str]:
-        return await asyncio.to_thread(self._weights.staged_digests)
+    async def staged_digests(self, grid: Grid) -> Sequence[bytes]:
+        return await asyncio.to_thread(self._weights.staged_digests, grid)
 
     async def flip(self, kv: KvPolicy) -> Flip:
         return await self._within(self._scheduler.flip(kv), self._config.request_s)

@@ -12,12 +12,13 @@ from twinmill.engine.base import EngineError
 from twinmill.model.config import ModelConfig, Parity
 from twinmill.model.hf import WeightsError, dtypes, load_bits, named_views, state_bits
 from twinmill.model.transformer import Decoder
-from twinmill.publish.tensors import tensor_digest
+from twinmill.publish.tiles import Grid, gather
+from twinmill.publish.wdx import digest
 
 _KINDS = {2: "BF16", 4: "F32"}
 """element size of stored bits -> dtype; F16 is not told apart from BF16 by its bits and is not taken"""
 
-INEXACT = "inexact"
+INEXACT = b""
 """in place of a digest: the memory holds values that the stored dtype cannot, so it is not what was staged"""
 
 
@@ -57,15 +58,19 @@ class WeightBuffers:
                 raise EngineError(f"version {version} does not fit this model: {error}") from error
             self.staged, self._staged_at = version, started
 
-    def staged_digests(self) -> dict[str, str]:
-        """publish.tensors.tensor_digest of every staged tensor, read back from the memory it will be computed with."""
+    def staged_digests(self, grid: Grid) -> list[bytes]:
+        """The digest of every tile of what is staged, read back from the memory it will be computed with."""
         with self._filling:
             if self.staged is None:
                 raise EngineError("nothing is staged; call stage first")
             views, kinds = named_views(self._idle), dtypes(self._idle)
-            exact = {name: kinds[name] == "F32" or _is_bfloat16(view) for name, view in views.items()}
-            bits = state_bits(self._idle)
-        return {name: tensor_digest(bits[name]) if exact[name] else INEXACT for name in bits}
+            exact = {name for name, view in views.items() if kinds[name] == "F32" or _is_bfloat16(view)}
+            bits = {name: np.ascontiguousarray(array) for name, array in state_bits(self._idle).items()}
+        right = {n for n in exact if kinds[n] == grid.dtypes.get(n) and bits[n].shape == grid.shapes[n]}
+        return [
+            digest(gather(tile, bits)) if all(piece.name in right for piece in tile.pieces) else INEXACT
+            for tile in grid.tiles
+        ]
 
     def flip(self) -> float:
         """Serve what is staged; returns the seconds since it began to be staged."""
