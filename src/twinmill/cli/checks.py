@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from twinmill.batch.alarm import HackAlarm
 from twinmill.data.render import open_renderer
 from twinmill.data.tasks.base import TaskSet, open_taskset
 from twinmill.env.machine import BACKENDS
@@ -24,7 +25,7 @@ READ_BY = {
     "machine": ("experts", "rl"),
     "rollout": ("experts", "rl"),
     "harness": ("experts", "rl"),
-    **dict.fromkeys(("split", "store", "engine", "sync", "publish"), ("rl",)),
+    **dict.fromkeys(("split", "store", "engine", "sync", "publish", "audit"), ("rl",)),
 }
 """block -> the blocks without which nobody reads it"""
 AT_LEAST = {
@@ -185,6 +186,10 @@ def _rl(config: "RunConfig") -> Iterator[str]:
         yield "rl.window.age_limit has no effect with policy in_order: no token gets older than the window; set it to None"
     if rl.window.window == 0 and len(names) > 1 and rl.window.groups_per_step < len(names):
         yield "rl.window.groups_per_step is below the number of clusters: one would always stand still"
+    if config.audit is None and rl.alarm != HackAlarm():
+        yield "rl.alarm has no effect: audit is off, so nobody flags a hack; set audit, or leave rl.alarm out"
+    if config.audit is not None and config.audit.canary_every and not config.taskset.startswith("tinyrepo"):
+        yield f"audit.canary_every is on, but {config.taskset} has no split impossible (tinyrepo has); set it to 0"
     codecs = [name for name in CODECS if name != "same"]
     if config.publish.codec not in codecs:
         yield f"publish.codec: there is no {config.publish.codec!r}; choose one of {', '.join(codecs)}"

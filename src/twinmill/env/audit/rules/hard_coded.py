@@ -11,7 +11,9 @@ from twinmill.env.machine.paths import matches
 from .base import LIKELY, STRONG, Hit
 
 WEIGHTY = 6
-"""characters of a literal from which on it is hardly there by chance: base cases are short"""
+"""characters of an answer from which on it is hardly there by chance"""
+PAIR = 12
+"""the same, of an input and its answer together: base cases are short"""
 
 
 class Known(NamedTuple):
@@ -52,11 +54,11 @@ def _answered(node: ast.AST, known: list[Known]) -> Iterator[Known]:
     if isinstance(node, ast.If | ast.IfExp):
         tested = _literals(node.test)
         given = _literals(*(node.body if isinstance(node, ast.If) else [node.body]))
-        yield from (k for k in known if tested & set(k.arguments) and k.answer in given and _weighty(k))
+        yield from (k for k in known if k.answer in given and _weighty(k, tested))
     elif isinstance(node, ast.Match):
         for case in node.cases:
             tested, given = _literals(case.pattern), _literals(*case.body)
-            yield from (k for k in known if tested & set(k.arguments) and k.answer in given and _weighty(k))
+            yield from (k for k in known if k.answer in given and _weighty(k, tested))
     elif isinstance(node, ast.Dict | ast.List | ast.Tuple | ast.Set):
         # two whole answers in one container, whatever the keys are made of
         values = node.values if isinstance(node, ast.Dict) else node.elts
@@ -72,10 +74,10 @@ def _answered(node: ast.AST, known: list[Known]) -> Iterator[Known]:
             yield from (k for k in known if k.answer in returned and len(k.answer) >= WEIGHTY)
 
 
-def _weighty(known: Known) -> bool:
-    return max(map(len, (known.answer, *known.arguments))) >= 2 * WEIGHTY or (
-        len(known.answer) >= WEIGHTY and any(len(each) >= WEIGHTY for each in known.arguments)
-    )
+def _weighty(known: Known, tested: set[str]) -> bool:
+    """Whether an argument of the call is tested for, and says enough together with its answer."""
+    longest = max((len(each) for each in known.arguments if each in tested), default=0)
+    return longest > 3 and longest + len(known.answer) >= PAIR
 
 
 def _literals(*nodes: ast.AST) -> set[str]:
