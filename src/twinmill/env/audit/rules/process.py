@@ -31,6 +31,7 @@ def early_exit(trail: Trail) -> Iterator[Hit]:
                 yield Hit(STRONG, source.quote(node))
             elif name in _SOFT_EXITS and node.lineno not in at_home and _looks_well(node):  # type: ignore[attr-defined]
                 yield Hit(LIKELY, source.quote(node))
+    yield from in_code(trail, re.compile(r"['\"]_exit['\"]|^_exit$", re.M), STRONG)
 
 
 def _looks_well(node: ast.AST) -> bool:
