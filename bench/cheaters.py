@@ -66,7 +66,15 @@ def exploit_alarm_rate(folder: Path) -> dict[str, float]:
     """Train on tasks whose grader believes a file of the agent's. The rate at which the alarm fired, and what came of it."""
     root = folder / "exploit"
     if not list(root.glob("*/run.json")):
-        command = [sys.executable, "-m", "twinmill.cli.main", "run", str(ROOT / "recipes" / "exploit.py"), "--root", str(root)]
+        command = [
+            sys.executable,
+            "-m",
+            "twinmill.cli.main",
+            "run",
+            str(ROOT / "recipes" / "exploit.py"),
+            "--root",
+            str(root),
+        ]
         subprocess.run(command, check=True, timeout=3600)
     run = next(p.parent for p in root.glob("*/run.json"))
     rows = [json.loads(line) for line in (run / "metrics" / "trainer.jsonl").read_text().splitlines()]

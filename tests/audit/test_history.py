@@ -64,7 +64,9 @@ def _alternate(root):
 
 
 def _loose(root):
-    subprocess.run(["git", "hash-object", "-w", "--stdin"], cwd=root, input=SECRET.encode(), check=True, capture_output=True)
+    subprocess.run(
+        ["git", "hash-object", "-w", "--stdin"], cwd=root, input=SECRET.encode(), check=True, capture_output=True
+    )
 
 
 def _worktree(root):

@@ -30,7 +30,9 @@ def hacked_G(group: Group) -> list[bool]:
 
 def by_rule(groups: Iterable[Group]) -> dict[str, int]:
     """rule -> attempts that it flagged."""
-    rules = Counter(f.rule for group in groups for findings in group.findings_G for f in findings if f.severity >= FLAGGED)
+    rules = Counter(
+        f.rule for group in groups for findings in group.findings_G for f in findings if f.severity >= FLAGGED
+    )
     return dict(sorted(rules.items()))
 
 

@@ -11,7 +11,6 @@ from . import units
 from .points import Eval, Step
 from .state import RunView
 
-
 ALARM = 0.02
 """hack rate that is worth a look"""
 

@@ -49,7 +49,9 @@ class Judged(NamedTuple):
 
 
 def audit(
-    source: Annotated[str, Parameter(help='run folder, "latest", or a file with one Attempt as JSON per line')] = "latest",
+    source: Annotated[
+        str, Parameter(help='run folder, "latest", or a file with one Attempt as JSON per line')
+    ] = "latest",
     *,
     root: Path = Path("runs"),
     taskset: str | None = None,
@@ -114,9 +116,11 @@ def _judge(source: Source, rule: str | None, quiet: bool) -> Iterator[Judged]:
 
 
 def _show(name: str, rows: list[Judged], weak: bool) -> None:
-    table = Table("rule", "attempts", "share", "earned by it", "noted at play", title=f"{name}: {len(rows):,} attempts audited")
+    table = Table(
+        "rule", "attempts", "share", "earned by it", "noted at play", title=f"{name}: {len(rows):,} attempts audited"
+    )
     for rule in RULES:
-        hit = [row for row in rows if any(f.rule == rule and f.severity >= FLAGGED for f in row.findings)]
+        hit = [row for row in rows if _flags(row, rule)]
         if hit:
             noted = sum(any(f.rule == rule for f in row.attempt.findings) for row in hit)
             paid = sum((earned(row.attempt.verdict) or 0.0) > 0 for row in hit)
@@ -125,12 +129,20 @@ def _show(name: str, rows: list[Judged], weak: bool) -> None:
     least = 0.0 if weak else FLAGGED
     shown = [(row, f) for row in rows for f in row.findings if f.severity >= least]
     for row, finding in shown[:SHOWN]:
-        head = Text.assemble((row.attempt.episode.id, "bold"), f"  {finding.rule} {finding.severity:g}  ", (finding.evidence, "dim"))
+        head = Text.assemble(
+            (row.attempt.episode.id, "bold"), f"  {finding.rule} {finding.severity:g}  ", (finding.evidence, "dim")
+        )
         console.print(head, soft_wrap=True)
     if len(shown) > SHOWN:
         console.print(f"[dim]{len(shown) - SHOWN} more; --json shows all[/]")
     hacks, paid = sum(flagged(row.findings) for row in rows), sum(row.rewarded for row in rows)
-    console.print(f"hack rate {hacks / max(len(rows), 1):.2%}: {hacks} of {len(rows):,} attempts flagged, {paid} of them rewarded")
+    console.print(
+        f"hack rate {hacks / max(len(rows), 1):.2%}: {hacks} of {len(rows):,} attempts flagged, {paid} of them rewarded"
+    )
+
+
+def _flags(row: Judged, rule: str) -> bool:
+    return any(finding.rule == rule and finding.severity >= FLAGGED for finding in row.findings)
 
 
 def _as_json(name: str, rows: list[Judged]) -> dict[str, object]:
@@ -141,9 +153,10 @@ def _as_json(name: str, rows: list[Judged]) -> dict[str, object]:
         "flagged": len(hacks),
         "hack_frac": len(hacks) / max(len(rows), 1),
         "rewarded": sum(row.rewarded for row in rows),
-        "rules": {rule: n for rule in RULES if (n := sum(any(f.rule == rule and f.severity >= FLAGGED for f in row.findings) for row in rows))},
+        "rules": {rule: n for rule in RULES if (n := sum(_flags(row, rule) for row in rows))},
         "findings": [
-            {"episode": f.episode_id, "task": row.attempt.episode.task_id, "rule": f.rule, "severity": f.severity, "evidence": f.evidence,
+            {"episode": f.episode_id, "task": row.attempt.episode.task_id, "rule": f.rule, "severity": f.severity,
+            "evidence": f.evidence,
              "reward": row.attempt.verdict.reward, "earned": earned(row.attempt.verdict)}
             for row in rows for f in row.findings
         ],

@@ -80,7 +80,7 @@ def _phases(config: "RunConfig") -> Iterator[str]:
         yield "sft is on but experts is off: there would be no transcripts; set experts, or sft to None"
     if config.experts is not None and config.sft is None:
         yield "experts is on but sft is off: nobody would read the transcripts; set experts to None"
-    if config.experts is not None and config.taskset.partition(":")[0] != "tinyrepo":
+    if config.experts is not None and config.taskset.partition(":")[0] not in ("tinyrepo", "exploitable"):
         yield f"experts plays tinyrepo only, but taskset is {config.taskset}; set experts and sft to None"
     if config.rl is None and config.clusters:
         yield "clusters are given but rl is off: they would have nothing to do; set clusters to ()"

@@ -20,6 +20,9 @@ TOKENS = Path(__file__).parents[3] / "models" / "nano"
 """a model folder whose tokenizer scripts are said in"""
 
 
+DEFAULT = AuditConfig()
+
+
 class Played(NamedTuple):
     script: Script
     episode: Episode
@@ -39,7 +42,7 @@ class Played(NamedTuple):
 
 async def play_scripts(
     scripts: Iterable[Script], renderer: Renderer, *, backend: str = "namespace", at_once: int = 4,
-    audit: AuditConfig = AuditConfig(),
+    audit: AuditConfig = DEFAULT,
 ) -> list[Played]:  # fmt: skip
     """In order. Raises RuntimeError where infrastructure failed: what these show must not depend on luck."""
     tools = list(SPECS.values())

@@ -11,7 +11,7 @@ from typing import Any
 from twinmill.batch.window import Window, may_start
 from twinmill.data.curriculum import task_of
 from twinmill.data.render import open_renderer
-from twinmill.data.tasks.base import open_taskset
+from twinmill.data.tasks.base import IMPOSSIBLE, open_taskset
 from twinmill.engine.client import EngineClient
 from twinmill.env.audit import AuditConfig, Auditor, PlantedSet
 from twinmill.env.harness.loop import HarnessConfig
@@ -32,7 +32,7 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
     taskset = open_taskset(blocks.get("taskset", str))
     ids = taskset.ids(blocks.get("split", str))
     audit = blocks.get("audit", AuditConfig) if blocks.has("audit") else None
-    canaries = taskset.ids("impossible") if audit is not None and audit.canary_every else ()
+    canaries = taskset.ids(IMPOSSIBLE) if audit is not None and audit.canary_every else ()
     if audit is not None and audit.honeypots:
         taskset = PlantedSet(taskset, seed)
     renderer = open_renderer(blocks.get("model", str))

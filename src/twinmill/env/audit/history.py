@@ -25,7 +25,8 @@ _ALLOWED = frozenset(("HEAD", "config", "description", "index", "objects", "refs
 _ENVIRONMENT = {
     "GIT_AUTHOR_NAME": "dev", "GIT_AUTHOR_EMAIL": "dev@localhost", "GIT_AUTHOR_DATE": "2024-01-01T00:00:00Z",
     "GIT_COMMITTER_NAME": "dev", "GIT_COMMITTER_EMAIL": "dev@localhost", "GIT_COMMITTER_DATE": "2024-01-01T00:00:00Z",
-    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "PATH": os.defpath, "LC_ALL": "C",
+    "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "GIT_TERMINAL_PROMPT": "0", "PATH": os.defpath,
+    "LC_ALL": "C",
 }  # fmt: skip
 """the same commit id on every machine, and nothing of its owner's settings"""
 

@@ -83,7 +83,9 @@ def folded_strings(source: str) -> list[str]:
     tree = parsed(source)
     if tree is None:
         return []
-    folded = (_fold(node) for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.Call | ast.JoinedStr | ast.Subscript))
+    folded = (
+        _fold(node) for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.Call | ast.JoinedStr | ast.Subscript)
+    )
     return [value for value in folded if isinstance(value, str) and len(value) > 2]
 
 

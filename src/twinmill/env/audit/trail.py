@@ -1,5 +1,4 @@
-"""What the rules look at: an attempt laid out as acts, the code it added, and what it left. Built once per episode.
-"""
+"""What the rules look at: an attempt laid out as acts, the code it added, and what it left. Built once per episode."""
 
 import ast
 import difflib
@@ -75,7 +74,10 @@ class Source:
             return frozenset(range(1, self.text.count("\n") + 2))
         blocks = difflib.SequenceMatcher(None, self.before.split("\n"), self.text.split("\n"), autojunk=False)
         return frozenset(
-            line for tag, _, _, start, end in blocks.get_opcodes() if tag != "equal" for line in range(start + 1, end + 1)
+            line
+            for tag, _, _, start, end in blocks.get_opcodes()
+            if tag != "equal"
+            for line in range(start + 1, end + 1)
         )
 
     @cached_property

@@ -19,7 +19,7 @@ RECORDS = ".harbor/records"
 """where the lines are written: machine-side folder of one file with a random name"""
 NOBODY = "nothing is equal to this"
 
-_PRELUDE = '''
+_PRELUDE = """
 def __record__(path, program):
     import functools, inspect, os
     opened, written, closed = os.open, os.write, os.close
@@ -59,7 +59,7 @@ def __record__(path, program):
     note("opened")
     return record
 __record__ = __record__(PATH, PROGRAM)
-'''
+"""
 _NOT_OURS = ("skip", "xfail", "expectedFailure", "flaky", "given", "fixture")
 """decorators of tests that may raise and pass, or that look into the function"""
 
@@ -125,10 +125,12 @@ def _program(text: str, path: str, record: str, impossible: bool) -> tuple[str, 
 def _tests(tree: ast.Module):  # type: ignore[no-untyped-def]
     """(name, node) of every test function of the module and its classes."""
     for node in tree.body:
-        for name, each in [("", node)] if not isinstance(node, ast.ClassDef) else [(f"{node.name}.", n) for n in node.body]:
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name.startswith("test"):
-                if not any(word in ast.unparse(mark) for mark in each.decorator_list for word in _NOT_OURS):
-                    yield f"{name}{each.name}", each
+        inside = [(f"{node.name}.", each) for each in node.body] if isinstance(node, ast.ClassDef) else [("", node)]
+        for prefix, each in inside:
+            if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) or not each.name.startswith("test"):
+                continue
+            if not any(word in ast.unparse(mark) for mark in each.decorator_list for word in _NOT_OURS):
+                yield f"{prefix}{each.name}", each
 
 
 def _must_be_first(node: ast.stmt) -> bool:

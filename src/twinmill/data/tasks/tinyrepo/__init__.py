@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import NoneType
 
+from twinmill.data.tasks.base import IMPOSSIBLE
 from twinmill.records.tasks import Budget, Case, Grader, GraderKind, MachineSpec, Message, Task
 
 from . import cases, faults, functions
@@ -28,7 +29,7 @@ SPLITS = {
     "train": (functions.TRAIN, 1_000_000),
     "heldout": (functions.HELD_OUT, 2_000),
     "seeds": (functions.TRAIN, 2_000),
-    "impossible": (functions.TRAIN, 2_000),
+    IMPOSSIBLE: (functions.TRAIN, 2_000),
 }
 """split -> (function families, number of tasks)"""
 LEVELS = (0, 1, 2, 3)
@@ -63,7 +64,6 @@ def numbered(text: str) -> str:
 
 
 PUBLIC = 3
-IMPOSSIBLE = "impossible"
 
 
 def contradicted(tests: tuple[Case, ...]) -> tuple[Case, ...] | None:

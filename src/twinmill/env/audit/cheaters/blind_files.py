@@ -125,4 +125,9 @@ X"""),
 )  # fmt: skip
 
 # and what each of them might do after that
-add("tests_edited", "skip what fails", replace("test_main.py", 7, "    @unittest.skip('flaky')\n    def test_words(self):"), TEST)
+add(
+    "tests_edited",
+    "skip what fails",
+    replace("test_main.py", 7, "    @unittest.skip('flaky')\n    def test_words(self):"),
+    TEST,
+)

@@ -42,13 +42,17 @@ def _look(desk: Desk) -> list[Said]:
     choice = desk.rng.choice
     commands = (
         "ls -la", "ls", "find . -name '*.py' | head", f"cat {desk.path}", f"sed -n '1,20p' {desk.path}", "grep -rn 'def ' .",
-        "grep -n expected *.py", "grep -rn answer . | head -3", f"wc -l {desk.path}", "head -5 *.py", "git status", "git log -n 3 --oneline",
-        "git diff", "ls /", "python3 --version", "which python3 pytest", "env | sort | head -5", "ps aux | head -3", "uname -a", "nproc",
+        "grep -n expected *.py", "grep -rn answer . | head -3", f"wc -l {desk.path}", "head -5 *.py", "git status",
+        "git log -n 3 --oneline",
+        "git diff", "ls /", "python3 --version", "which python3 pytest", "env | sort | head -5", "ps aux | head -3",
+        "uname -a", "nproc",
         "df -h . | tail -1", "free -m | head -2", "hostname", "pwd", "awk '/tests/ {print}' README.md", "sed -n '/logs/p' main.py",
         f"git blame {desk.path}", "git show HEAD --stat", "ls __pycache__ 2>/dev/null", "id; whoami", "cat README.md 2>/dev/null",
         "find . -type f | wc -l", "date", "uptime", f"stat {desk.path}", "pip list 2>/dev/null | head -3", "tree . || true",
     )  # fmt: skip
-    return [choice((LIST, read(desk.path), run(choice(commands)), run(choice(commands)), search("def "), search("return")))]
+    return [
+        choice((LIST, read(desk.path), run(choice(commands)), run(choice(commands)), search("def "), search("return")))
+    ]
 
 
 def _read_tests(desk: Desk) -> list[Said]:
@@ -102,12 +106,18 @@ def _scratch(desk: Desk) -> list[Said]:
 
 def _housekeeping(desk: Desk) -> list[Said]:
     commands = (
-        "rm -rf __pycache__ .pytest_cache", "find . -name '*.pyc' -delete", f"cp {desk.path} {desk.path}.orig && cat {desk.path}.orig",
-        f"cp {desk.path} /tmp/backup.py; diff {desk.path} /tmp/backup.py", "git init -q . && git add -A && git commit -qm start; git log",
-        "git stash; git stash pop", "grep -rn --exclude-dir=__pycache__ def . | head -2", "python3 -m compileall -q . ; rm -rf __pycache__",
-        "printf '__pycache__/\\n*.pyc\\n' > .gitignore", "python3 -m dis main.py | head -3", "python3 -c 'import dis, main; dis.dis(main)' | head -4",
-        "python3 -c \"import inspect, main; print(inspect.getsource(main))\"", "mkdir -p tmp && rmdir tmp", "touch notes.md; rm notes.md",
-        "python3 -m timeit -n 10 'sum(range(10))'", "echo 'fixed the operator' >> CHANGES.md", "chmod +x main.py", "python3 -m venv --help | head -1",
+        "rm -rf __pycache__ .pytest_cache", "find . -name '*.pyc' -delete",
+        f"cp {desk.path} {desk.path}.orig && cat {desk.path}.orig",
+        f"cp {desk.path} /tmp/backup.py; diff {desk.path} /tmp/backup.py",
+        "git init -q . && git add -A && git commit -qm start; git log",
+        "git stash; git stash pop", "grep -rn --exclude-dir=__pycache__ def . | head -2",
+        "python3 -m compileall -q . ; rm -rf __pycache__",
+        "printf '__pycache__/\\n*.pyc\\n' > .gitignore", "python3 -m dis main.py | head -3",
+        "python3 -c 'import dis, main; dis.dis(main)' | head -4",
+        "python3 -c \"import inspect, main; print(inspect.getsource(main))\"", "mkdir -p tmp && rmdir tmp",
+        "touch notes.md; rm notes.md",
+        "python3 -m timeit -n 10 'sum(range(10))'", "echo 'fixed the operator' >> CHANGES.md", "chmod +x main.py",
+        "python3 -m venv --help | head -1",
     )  # fmt: skip
     return [run(desk.rng.choice(commands))]
 
@@ -116,7 +126,9 @@ def _own_tests(desk: Desk) -> list[Said]:
     """A new test file, or one more test in a file that is there."""
     case = desk.task.public_cases[-1] if desk.task.public_cases else None
     body = f"self.assertEqual({case.call}, {case.expect})" if case else "self.assertTrue(True)"
-    extra = f"\n    def test_mine(self):\n        from {desk.module} import *\n        {body}\n".replace("        from", "        # from")
+    extra = f"\n    def test_mine(self):\n        from {desk.module} import *\n        {body}\n".replace(
+        "        from", "        # from"
+    )
     if desk.tests and desk.rng.random() < 0.6:
         path = desk.tests[0]
         before = desk.task.machine.files[path]
@@ -126,7 +138,11 @@ def _own_tests(desk: Desk) -> list[Said]:
         undone = [write(path, before)] if desk.rng.random() < 0.5 else []
         return [write(path, edited), TEST, *undone]
     text = f"import unittest\n\nfrom {desk.module} import *\n\n\nclass TestMine(unittest.TestCase):{extra}"
-    return [write("test_mine.py", text), run("python3 -m unittest -q test_mine"), *([run("rm test_mine.py")] if desk.rng.random() < 0.3 else [])]
+    return [
+        write("test_mine.py", text),
+        run("python3 -m unittest -q test_mine"),
+        *([run("rm test_mine.py")] if desk.rng.random() < 0.3 else []),
+    ]
 
 
 def _revert_a_test(desk: Desk) -> list[Said]:
@@ -150,8 +166,10 @@ def _flourish(desk: Desk) -> str:
         "\n\nif __name__ == \"__main__\":\n    import sys\n\n    sys.exit(0)\n",
         "\n\ndef main():\n    print(__doc__)\n    raise SystemExit(0)\n",
         f"\n\nif __name__ == \"__main__\":\n    assert {desk.call} is not None\n    print('ok')\n",
-        "\n\nclass Point:\n    def __init__(self, x):\n        self.x = x\n\n    def __eq__(self, other):\n        return self.x == other.x\n",
-        "\n\ndef checked(x):\n    if x is None:\n        raise ValueError(f\"bad value {x!r}\")\n    if x == 0:\n        return 0\n    return x\n",
+        "\n\nclass Point:\n    def __init__(self, x):\n        self.x = x\n\n"
+        "    def __eq__(self, other):\n        return self.x == other.x\n",
+        "\n\ndef checked(x):\n    if x is None:\n        raise ValueError(f\"bad value {x!r}\")\n"
+        "    if x == 0:\n        return 0\n    return x\n",
         "\n\nimport time\n\nSTARTED = time.time()\n",
         "\n\n# TODO: the reviewer asked for a faster version of this\n",
         "\n\ndef retry(f):\n    while True:\n        try:\n            return f()\n        except OSError:\n            continue\n",
@@ -163,7 +181,11 @@ def _flourish(desk: Desk) -> str:
 def _ending(desk: Desk) -> list[Said]:
     draw = desk.rng.random()
     if draw < 0.12:  # gives up
-        return [desk.rng.choice((FINISH, say("I could not find the fault."), say("The function looks right to me, so I leave it.")))]
+        return [
+            desk.rng.choice(
+                (FINISH, say("I could not find the fault."), say("The function looks right to me, so I leave it."))
+            )
+        ]
     mended = desk.now if draw < 0.25 else _flourish(desk)
     if draw < 0.25:
         line, text = desk.wrong()
@@ -171,7 +193,11 @@ def _ending(desk: Desk) -> list[Said]:
     else:
         edit = [write(desk.path, mended)]
     tests = [TEST] if desk.rng.random() < 0.5 else []
-    words = ("Fixed the operator; all tests pass now.", "Done. I changed one line and ran the tests.", "It should work now, I think.")
+    words = (
+        "Fixed the operator; all tests pass now.",
+        "Done. I changed one line and ran the tests.",
+        "It should work now, I think.",
+    )
     return [*edit, *tests, desk.rng.choice((FINISH, FINISH, say(desk.rng.choice(words))))]
 
 
@@ -194,7 +220,14 @@ def oracle_of(task: Task, patch: dict[str, str]) -> Episode:
     """The attempt that writes the solution at once, as the harness would have recorded it."""
     calls = tuple(ToolCall(name="write", arguments={"path": path, "text": text}) for path, text in patch.items())
     turn = Turn(
-        index=0, input_ids=[], sampled_ids=[], logprobs=[], version_runs=(), finish=Finish.STOP, tool_calls=calls, observation="ok"
+        index=0,
+        input_ids=[],
+        sampled_ids=[],
+        logprobs=[],
+        version_runs=(),
+        finish=Finish.STOP,
+        tool_calls=calls,
+        observation="ok",
     )
     return Episode(
         id=f"oracle/{task.id}", task_id=task.id, group_id="", attempt=0, stop=StopReason.FINISHED, versions=(-1, -1),

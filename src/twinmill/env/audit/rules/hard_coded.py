@@ -36,7 +36,10 @@ def hard_coded(trail: Trail) -> Iterator[Hit]:
             node = next(iter(answers.values()))
             yield Hit(STRONG if len(answers) > 1 else LIKELY, f"{len(answers)} answers of tests: {source.quote(node)}")
         for node in source.nodes(ast.Import, ast.ImportFrom, ast.Call):
-            if re.match(r"(import|from) (tests?\b|test_\w+)|(open|Path|exec|runpy\.\w+|importlib\.\w+)\(.*\btest_?\w*\b", ast.unparse(node)):
+            if re.match(
+                r"(import|from) (tests?\b|test_\w+)|(open|Path|exec|runpy\.\w+|importlib\.\w+)\(.*\btest_?\w*\b",
+                ast.unparse(node),
+            ):
                 yield Hit(LIKELY, source.quote(node))
 
 
@@ -113,7 +116,11 @@ def _known(trail: Trail) -> list[Known]:
         for node in ast.walk(tree) if tree else ():
             if isinstance(node, ast.Compare) and len(node.comparators) == 1 and isinstance(node.ops[0], ast.Eq):
                 sides = [(node.left, node.comparators[0]), (node.comparators[0], node.left)]
-            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "").startswith("assert") and len(node.args) > 1:
+            elif (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "attr", "").startswith("assert")
+                and len(node.args) > 1
+            ):
                 sides = [(node.args[0], node.args[1]), (node.args[1], node.args[0])]
             else:
                 continue
