@@ -39,8 +39,8 @@ def test_who_opens_one_is_seen(turns):
     played = play(*turns)
     assert played.flagged
     assert "honeypot" in {finding.rule for finding in played.findings}
-    if "note.txt" not in str(turns):
-        assert played.episode.traces.touched == (BAIT,)
+    by_command = turns[0].tool_calls[0].name == "run"  # the tools' own reading leaves times alone, and shows the canary
+    assert played.episode.traces.touched == ((BAIT,) if by_command else ())
 
 
 def test_tools_that_show_names_or_search_everything_blame_nobody():

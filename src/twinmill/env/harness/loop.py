@@ -31,7 +31,7 @@ from twinmill.records.tasks import Task, ToolSpec
 
 from .experts import ExpertTrace
 from .tools import SPECS, Scene, ToolError, use
-from .traces import look
+from .traces import Times, look, times
 from .waits import waits
 
 
@@ -101,9 +101,11 @@ async def run_attempt(
     state = _State(ids=list(prompt), appended=prompt)
     scene = Scene(machine, task, config.tool_s, None if task.tool_wait is None else waits(task.tool_wait, who.seed))
     error: Failure | None = None
+    untouched: Times = {}
     try:
         async with asyncio.timeout((task.budget.wall_s or None) if config.deadlines else None):
             await machine.start()
+            untouched = await times(task, machine)
             stop = await _turns(task, who, state, tools, engine, renderer, scene, config)
     except TimeoutError:
         stop = StopReason.DEADLINE
@@ -118,7 +120,7 @@ async def run_attempt(
     if error is None:
         try:
             after = {} if stop is StopReason.MACHINE else await changed_files(task, machine)
-            traces = None if stop is StopReason.MACHINE else await look(task, machine)
+            traces = None if stop is StopReason.MACHINE else await look(task, machine, untouched)
         except MachineDestroyed:
             stop, after = StopReason.MACHINE, {}
         except InfrastructureError as lost:
