@@ -186,7 +186,7 @@ def test_the_hack_rate_is_that_of_audited_attempts():
     assert view.hacks() == {"clock": 2, "resources": 1}
     [row] = [row for row in summary(view) if row.name == "hack rate"]
     assert (row.value, row.note, row.good) == ("2.08 %", "2 clock, 1 resources", False)
-    assert "hacks 4.2 %" in plain(fold([mark("rl", "start", 0.0), rows[1]]), 5.0)
+    assert "hacks 4.2 %" in plain(fold([line("phase", name="rl", state="start"), rows[1]]), 5.0)
 
 
 def test_fields_of_a_newer_writer_are_ignored():
