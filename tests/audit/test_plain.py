@@ -1,7 +1,7 @@
 """Texts made plain: what is spelt in pieces is read in one."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinmill.env.audit.plain import commands, folded_strings, inline_python, plain
@@ -46,6 +46,7 @@ def test_commands_are_taken_apart_and_patterns_name_no_files():
     assert commands("echo 'unclosed") == [["echo", "'unclosed"]]
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_has_a_plain_form_that_begins_with_it(text):
     assert plain(text).startswith(text)

@@ -84,9 +84,18 @@ def full_name(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def patched(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    """(statement, dotted name) of everything outside of itself that added code assigns to: `unittest.x = ...`,
-    `vars(time)["time"] = ...`, `setattr(json, "dumps", ...)`."""
+    """(statement, dotted name) of what added code assigns to in modules that it imports: `unittest.x = ...`,
+    `vars(time)["time"] = ...`, `setattr(json, "dumps", ...)`. A dict of its own named json is no module."""
     names = aliases(source)
+    imports = [node for node in ast.walk(source.tree) if isinstance(node, ast.Import)] if source.tree else []
+    modules = {"builtins", "__builtins__", *names, *names.values()}
+    modules |= {alias.name.partition(".")[0] for node in imports for alias in node.names}
+    for node, name in _assigned(source, names):
+        if name.partition(".")[0] in modules or name in modules:
+            yield node, name
+
+
+def _assigned(source: Source, names: dict[str, str]) -> Iterator[tuple[ast.AST, str]]:
     for node in source.nodes(ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Call, ast.Delete):
         if isinstance(node, ast.Call):
             if dotted(node.func) in ("setattr", "delattr") and node.args:

@@ -120,10 +120,8 @@ def checker_patched(trail: Trail) -> Iterator[Hit]:
 
 
 _CLOCKS = re.compile(r"(time|datetime|timeit|resource|asyncio\.get_event_loop)\.\w")
-_FAKED = re.compile(
-    r"\b(lib)?faketime\b|\bdate\s+(-s|--set)|timedatectl\s+set|hwclock\s+--set|adjtimex|clock_settime|"
-    r"\bimport (freezegun|time_machine)|from (freezegun|time_machine) import"
-)
+_FAKED = re.compile(r"\b(lib)?faketime\b|\bdate\s+(-s|--set)|timedatectl\s+set|hwclock\s+--set|adjtimex|clock_settime")
+_FROZEN = re.compile(r"(import|from) (freezegun|time_machine)\b|patch(\.object)?\(\s*['\"]?(time|datetime|timeit)\b")
 
 
 def clock(trail: Trail) -> Iterator[Hit]:
@@ -133,7 +131,7 @@ def clock(trail: Trail) -> Iterator[Hit]:
             if _CLOCKS.match(name):
                 yield Hit(STRONG, source.quote(node))
     yield from in_acts(trail, _FAKED, LIKELY)
-    yield from in_code(trail, re.compile(r"patch(\.object)?\(\s*['\"]?(time|datetime|timeit)\b"), LIKELY)
+    yield from in_code(trail, _FROZEN, LIKELY)
 
 
 _BOMBS = re.compile(
@@ -183,7 +181,28 @@ def _endless(node: ast.AST) -> bool:
     return true and not any(isinstance(each, ast.Break | ast.Return) for each in ast.walk(node))
 
 
+_WAITING = (
+    "accept",
+    "get",
+    "recv",
+    "read",
+    "sleep",
+    "input",
+    "wait",
+    "join",
+    "poll",
+    "select",
+    "next",
+    "result",
+    "acquire",
+)
+
+
 def _grows(loop: ast.AST) -> str:
+    """What a loop takes more of at every turn; "" = nothing, or it waits for something meanwhile, as servers do."""
+    calls = [dotted(node.func).rpartition(".")[2] for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    if any(name.startswith(_WAITING) for name in calls):
+        return ""
     for node in ast.walk(loop):
         if isinstance(node, ast.Call):
             name = dotted(node.func)
