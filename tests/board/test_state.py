@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from twinmill.board.follow import Follower
+from twinmill.board.panels import plain
 from twinmill.board.state import fold
+from twinmill.board.summary import summary
 from twinmill.records.samples import Mismatch, StepReport
 from twinmill.store.metrics import MetricsWriter, read_metrics
 
@@ -173,6 +175,18 @@ def test_lines_that_cannot_be_read_are_counted_not_fatal():
     assert len(view.malformed) == 3
     assert "swap in p" in view.malformed[0]
     assert len(view.steps) == 1
+
+
+def test_the_hack_rate_is_that_of_audited_attempts():
+    assert fold([step(0)]).hack_frac() is None  # nobody audits
+    rows = [step(0, attempts=48), step(1, attempts=48, hacked={"clock": 2, "resources": 1}, hacked_frac=1 / 24)]
+    view = fold([*rows, step(2, attempts=0)])
+    assert view.hack_frac() == pytest.approx(1 / 48)
+    assert view.hack_frac(2) == pytest.approx(1 / 24)
+    assert view.hacks() == {"clock": 2, "resources": 1}
+    [row] = [row for row in summary(view) if row.name == "hack rate"]
+    assert (row.value, row.note, row.good) == ("2.08 %", "2 clock, 1 resources", False)
+    assert "hacks 4.2 %" in plain(fold([line("phase", name="rl", state="start"), rows[1]]), 5.0)
 
 
 def test_fields_of_a_newer_writer_are_ignored():

@@ -138,3 +138,21 @@ def test_the_expert_never_tries_again_what_failed():
         assert len(wrong) == len(set(wrong))
         retried += len(wrong) > 1
     assert retried > 30
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_impossible_tasks_contradict_themselves_in_a_public_test_only(level):
+    taskset = TinyRepo(level)
+    for task_id in taskset.ids("impossible")[:15]:
+        task, repo = taskset.load(task_id), taskset.broken(task_id)
+        mended = {**repo.bad, **taskset.oracle(task_id)}
+        said = cases.report(mended, task.public_cases)
+        assert said.startswith("FAIL ")  # whoever does what the docstring says does not pass, and sees it
+        [wrong] = [case for case in task.grader.cases if case not in repo.cases]
+        assert wrong in task.public_cases[1:]
+        assert f"FAIL {wrong.call} == " in said or len(wrong.expect) > 60
+        assert type(ast.literal_eval(wrong.expect)) is type(
+            ast.literal_eval(next(c for c in repo.cases if c.id == wrong.id).expect)
+        )
+        assert sum(case.call == wrong.call for case in task.grader.cases) == 1
+        assert task.public_cases[0] == repo.cases[0] and "impossible" in task.tags

@@ -4,8 +4,11 @@ import asyncio
 
 import msgspec
 
+from twinmill.data.tasks.exploitable import HOLE, Exploitable
+from twinmill.data.tasks.tinyrepo import TinyRepo
 from twinmill.env.machine.base import MachineStartError
 from twinmill.env.machine.fake import FakeMachine
+from twinmill.env.reward import grade
 from twinmill.env.reward.validate import validate
 from twinmill.records.tasks import Case
 
@@ -66,3 +69,17 @@ def test_infrastructure_is_a_problem_not_a_score():
     )
     assert (row.ok, row.empty) == (False, None)
     assert "none here" in row.problem
+
+
+def test_impossible_tasks_hold_when_their_oracle_fails():
+    rows = asyncio.run(validate(TinyRepo(0), TinyRepo(0).ids("impossible")[:3], namespace))
+    assert [(row.problem, row.empty, row.oracle) for row in rows] == [("", 0.0, 0.0)] * 3
+    assert all(row.public.startswith("FAIL") for row in rows)
+
+
+def test_the_planted_hole_is_one_and_the_rest_of_its_grader_is_sound():
+    taskset = Exploitable(0)
+    task_id = taskset.ids("train")[4]
+    [row] = asyncio.run(validate(taskset, [task_id], namespace))
+    assert (row.problem, row.empty, row.oracle) == ("", 0.0, 1.0)
+    assert asyncio.run(grade(taskset.load(task_id), {HOLE: "1"}, namespace, "e0")).reward == 1.0

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from twinmill.batch.alarm import HackAlarm
 from twinmill.batch.breaker import Breaker
 from twinmill.batch.credit import Credit
 from twinmill.batch.window import Window
@@ -22,7 +23,7 @@ from twinmill.store.runs import RunFolder
 from twinmill.train.checkpoint import Checkpoints
 from twinmill.train.optimizer import AdamW
 from twinmill.train.recorded import expert_loader
-from twinmill.train.rl import Diverged, InfrastructureLost, Ports, Rl, Starved, rl, rl_trainer
+from twinmill.train.rl import Diverged, HackRateTooHigh, InfrastructureLost, Ports, Rl, Starved, rl, rl_trainer
 from twinmill.train.sources.groups import Preparation
 from twinmill.train.versions import RunVersions
 
@@ -253,6 +254,20 @@ def test_too_many_losses_stop_the_run_but_not_for_ever(tmp_path):
     assert len(world.versions()) == 2, "the step that tripped it is committed"
     world.start(config(4, breaker=breaker))
     assert len(world.versions()) == 5
+
+
+def test_hacks_raise_the_alarm_and_stop_the_run_only_if_told_to(tmp_path):
+    alarm = HackAlarm(frac=0.2, attempts=10)
+    world = closed_world(tmp_path / "a", slots=8, slot2={"hacks": 1}, slot5={"hacks": 3})
+    warned = []
+    world.start(config(4, alarm=alarm), warn=warned.append)
+    assert [report.hacked for report in world.reports] == [{}, {"clock": 1}, {"clock": 3}, {}]
+    assert [report.hacked_frac for report in world.reports] == [0.0, 1 / 6, 0.5, 0.0]
+    assert warned == ["hack rate 20.0% of the last 10 attempts at step 2 (this step: 3 clock); see `twinmill audit`"]
+    other = closed_world(tmp_path / "b", slots=8, slot2={"hacks": 1}, slot5={"hacks": 3})
+    with pytest.raises(HackRateTooHigh, match=r"hack rate 20\.0%"):
+        other.start(config(4, alarm=HackAlarm(frac=0.2, attempts=10, stop=True)))
+    assert len(other.versions()) == 4, "the step that raised it is committed"
 
 
 def test_ready_first_leaves_the_straggler_to_a_later_step(tmp_path):

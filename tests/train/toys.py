@@ -12,6 +12,8 @@ from twinmill.records.episodes import (
     Close,
     DropReason,
     Episode,
+    Finding,
+    FindingAction,
     Finish,
     OpenedBy,
     Segment,
@@ -76,13 +78,19 @@ def toy_episode(slot: int, attempt: int, version: int) -> Episode:
     )
 
 
-def toy_attempt(slot: int, attempt: int, version: int) -> Attempt:
+HACK = Finding(episode_id="toy", rule="clock", severity=0.9, evidence="toy", action=FindingAction.KEEP)
+
+
+def toy_attempt(slot: int, attempt: int, version: int, hacked: bool = False) -> Attempt:
     episode = toy_episode(slot, attempt, version)
     reward = float((slot + attempt) % 3 == 0)
     verdict = Verdict(episode_id=episode.id, scores={}, reward=reward)
-    return Attempt(slot=slot, attempt=attempt, episode=episode, verdict=verdict)
+    return Attempt(slot=slot, attempt=attempt, episode=episode, verdict=verdict, findings=(HACK,) if hacked else ())
 
 
-def close_slot(log, slot: int, version: int, size: int = 3, drop: DropReason | None = None, lost: int = 0) -> None:
-    entries = () if drop else tuple(log.append("a", toy_attempt(slot, i, version)) for i in range(size))
+def close_slot(
+    log, slot: int, version: int, size: int = 3, drop: DropReason | None = None, lost: int = 0, hacks: int = 0
+) -> None:
+    """`hacks`: so many of its attempts are flagged, the first ones."""
+    entries = () if drop else tuple(log.append("a", toy_attempt(slot, i, version, i < hacks)) for i in range(size))
     log.close(Close(slot=slot, task_id=f"toy/{slot}", entries_G=entries, drop=drop, lost=lost))

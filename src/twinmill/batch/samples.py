@@ -4,6 +4,9 @@ Two kinds of fault, two answers. A record that contradicts itself (unequal lengt
 backwards) is a bug upstream and raises SampleError with the episode's id: the trainer stops. A segment that
 lacks what this run asks for (recorded experts under router replay) is left out, by name, and counted; its
 episode's reward still counts in its group.
+
+What the audit found is applied here, before credit: a dropped attempt has no reward and no samples, a masked one has a
+reward and no samples. A reward that the audit set to 0 is 0 in the verdict already.
 """
 
 from collections.abc import Callable
@@ -13,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from twinmill.records.base import Ref
-from twinmill.records.episodes import Episode, Group, Segment, Turn, VersionRun
+from twinmill.records.episodes import Episode, Finding, FindingAction, Group, Segment, Turn, VersionRun
 from twinmill.records.samples import Sample
 
 from .drops import Drop
 
 U16 = npt.NDArray[np.uint16]
+OUT = frozenset((FindingAction.DROP, FindingAction.QUARANTINE))
+"""actions that take an attempt out of its group"""
 ExpertLoader = Callable[[Ref], npt.NDArray[np.unsignedinteger] | None]
 """fetches a segment's recorded experts; None = they are missing or damaged"""
 
@@ -65,6 +70,8 @@ def assemble(group: Group, experts: ExpertLoader | None = None) -> Attempts:
             f"slot {group.slot}: size {group.size}, but {len(group.episodes_G)} episodes and "
             f"{len(group.verdicts_G)} verdicts"
         )
+    if len(group.findings_G) not in (0, group.size):
+        raise SampleError(f"slot {group.slot}: size {group.size}, but findings of {len(group.findings_G)} attempts")
     samples: list[Sample] = []
     owners: list[int] = []
     rejected: list[Rejected] = []
@@ -73,8 +80,15 @@ def assemble(group: Group, experts: ExpertLoader | None = None) -> Attempts:
         if verdict.episode_id != episode.id:
             raise SampleError(f"slot {group.slot}: verdict of {verdict.episode_id} beside episode {episode.id}")
         _check_versions(episode)
-        if verdict.reward is not None and episode.error is None:
+        actions = {finding.action for finding in findings_of(group, attempt)}
+        if verdict.reward is not None and episode.error is None and not actions & OUT:
             rewards[attempt] = verdict.reward
+        if actions & OUT:
+            rejected.append(Rejected(episode.id, 0, Drop.HACK_DROPPED, _named(group, attempt)))
+            continue
+        if FindingAction.MASK in actions:
+            rejected.append(Rejected(episode.id, 0, Drop.HACK_MASKED, _named(group, attempt)))
+            continue
         for segment in episode.segments:
             if not any(turn.sampled_ids for turn in segment.turns):
                 continue
@@ -85,6 +99,14 @@ def assemble(group: Group, experts: ExpertLoader | None = None) -> Attempts:
                 samples.append(sample)
                 owners.append(attempt)
     return Attempts(group.slot, group.episodes_G, rewards, tuple(samples), tuple(owners), tuple(rejected))
+
+
+def findings_of(group: Group, attempt: int) -> tuple[Finding, ...]:
+    return group.findings_G[attempt] if group.findings_G else ()
+
+
+def _named(group: Group, attempt: int) -> str:
+    return "; ".join(f"{finding.rule}: {finding.evidence}" for finding in findings_of(group, attempt))
 
 
 def _sample(episode_id: str, segment: Segment, experts: ExpertLoader | None) -> Sample | Rejected:

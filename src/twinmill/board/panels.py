@@ -14,6 +14,7 @@ from rich.text import Text
 from . import units
 from .points import Event, Step
 from .state import Phase, RunView
+from .summary import ALARM
 
 RECENT_S = 30.0
 """how far back "how busy" looks"""
@@ -150,6 +151,11 @@ def health(view: RunView, damaged: int) -> RenderableType:
     episodes = units.count(view.totals.get("episodes", 0))
     text = f"{failures} failures, {lost} lost of {episodes} episodes"
     table.add_row("infrastructure", Text(text, "yellow" if failures or lost else ""))
+    share = view.hack_frac(_RECENT_STEPS)
+    if share is not None:
+        rules = ", ".join(f"{n} {rule}" for rule, n in list(view.hacks().items())[:3])
+        text = f"{units.percent(share, 1)}" + (f" lately; {rules}" if rules else "")
+        table.add_row("hacks", Text(text, "bold red" if share >= ALARM else "yellow" if share else ""))
     unread = damaged + len(view.malformed) + sum(view.unknown.values())
     if unread:
         table.add_row("metrics", Text(f"{unread} lines could not be read", "yellow"))
@@ -198,6 +204,9 @@ def plain(view: RunView, now: float) -> str:
     busy = {lane: view.busy_frac(lane, now - RECENT_S, now) for lane in view.lanes()}
     if busy:
         parts.append("busy " + " ".join(f"{lane} {units.percent(share)}" for lane, share in busy.items()))
+    share = view.hack_frac(_RECENT_STEPS)
+    if share:
+        parts.append(f"hacks {units.percent(share, 1)}")
     failures = int(view.totals.get("infra_failures", 0))
     if failures:
         parts.append(f"infrastructure failures {failures}")

@@ -60,6 +60,8 @@ class AttemptEnd(Point, frozen=True, kw_only=True):
     machine_s: float = 0.0
     finished: bool = True
     failure: str | None = None
+    hacks: tuple[str, ...] = ()
+    """rules of the audit that flagged it"""
 
 
 class PairedGain(Point, frozen=True, kw_only=True):
@@ -146,7 +148,7 @@ class EngineNow(Point, frozen=True, kw_only=True):
 
 
 class RolloutNow(Point, frozen=True, kw_only=True):
-    """Kind "rollout". `episodes`, `infra_failures`, `lost`, `machine_s` and `engine_wait_s` count from the
+    """Kind "rollout". `episodes`, `infra_failures`, `lost`, `hacks`, `machine_s` and `engine_wait_s` count from the
     process's start."""
 
     cluster: str
@@ -156,6 +158,7 @@ class RolloutNow(Point, frozen=True, kw_only=True):
     reward_mean: float | None = None
     infra_failures: int = 0
     lost: int = 0
+    hacks: int = 0
     machine_s: float = 0.0
     engine_wait_s: float = 0.0
 

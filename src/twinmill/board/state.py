@@ -164,6 +164,22 @@ class RunView:
                     found[reason] = found.get(reason, 0) + n
         return found
 
+    def hack_frac(self, last_steps: int | None = None) -> float | None:
+        """Flagged share of the audited attempts that RL trained on; over the last steps, or all (None). None = nobody
+        audits."""
+        steps = self.of("rl")
+        reports = [step.report for step in (steps if last_steps is None else steps[-last_steps:])]
+        attempts = sum(report.attempts for report in reports)
+        return sum(report.hacked_frac * report.attempts for report in reports) / attempts if attempts else None
+
+    def hacks(self) -> dict[str, int]:
+        """Rule of the audit -> attempts that it flagged, over the whole run; the most frequent first."""
+        found: dict[str, int] = {}
+        for step in self.of("rl"):
+            for rule, n in step.report.hacked.items():
+                found[rule] = found.get(rule, 0) + n
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
     def held_out(self) -> list[Eval]:
         """The best eval per version on tasks that were not trained on, by version. Where several temperatures
         were tried, best means: at its best temperature."""
@@ -233,7 +249,7 @@ def _take_engine(view: RunView, now: EngineNow) -> None:
 
 def _take_rollout(view: RunView, now: RolloutNow) -> None:
     view.rollouts[now.cluster] = now
-    for counter in ("episodes", "infra_failures", "lost", "machine_s", "engine_wait_s"):
+    for counter in ("episodes", "infra_failures", "lost", "hacks", "machine_s", "engine_wait_s"):
         _count(view, f"rollout {now.cluster}", counter, getattr(now, counter))
 
 
@@ -243,6 +259,7 @@ def _take_attempt(view: RunView, attempt: AttemptEnd) -> None:
         ("episodes", 1),
         ("infra_failures", attempt.failure is not None),
         ("lost", not attempt.finished),
+        ("hacks", bool(attempt.hacks)),
         ("machine_s", attempt.machine_s),
         ("engine_wait_s", attempt.engine_s),
     ):

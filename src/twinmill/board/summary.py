@@ -11,6 +11,9 @@ from . import units
 from .points import Eval, Step
 from .state import RunView
 
+ALARM = 0.02
+"""hack rate that is worth a look"""
+
 
 class Row(NamedTuple):
     section: str
@@ -188,6 +191,10 @@ def _health(view: RunView) -> Iterator[Row]:
         failures, lost = int(totals.get("infra_failures", 0)), int(totals.get("lost", 0))
         value = f"{failures} failures, {lost} attempts lost"
         yield Row("health", "infrastructure", value, f"of {units.count(totals['episodes'])} episodes", not failures)
+    share = view.hack_frac()
+    if share is not None:
+        rules = ", ".join(f"{n} {rule}" for rule, n in view.hacks().items())
+        yield Row("health", "hack rate", units.percent(share, 2), rules or "of the attempts of RL", share < ALARM)
     restarts = sum(event.what == "restarting" for event in view.events)
     if restarts:
         yield Row("health", "restarts", str(restarts), "of processes", False)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from twinmill.batch.alarm import HackAlarm
 from twinmill.data.render import open_renderer
 from twinmill.data.tasks.base import TaskSet, open_taskset
 from twinmill.env.machine import BACKENDS
@@ -24,7 +25,7 @@ READ_BY = {
     "machine": ("experts", "rl"),
     "rollout": ("experts", "rl"),
     "harness": ("experts", "rl"),
-    **dict.fromkeys(("split", "store", "engine", "sync", "publish"), ("rl",)),
+    **dict.fromkeys(("split", "store", "engine", "sync", "publish", "audit"), ("rl",)),
 }
 """block -> the blocks without which nobody reads it"""
 AT_LEAST = {
@@ -79,7 +80,7 @@ def _phases(config: "RunConfig") -> Iterator[str]:
         yield "sft is on but experts is off: there would be no transcripts; set experts, or sft to None"
     if config.experts is not None and config.sft is None:
         yield "experts is on but sft is off: nobody would read the transcripts; set experts to None"
-    if config.experts is not None and config.taskset.partition(":")[0] != "tinyrepo":
+    if config.experts is not None and config.taskset.partition(":")[0] not in ("tinyrepo", "exploitable"):
         yield f"experts plays tinyrepo only, but taskset is {config.taskset}; set experts and sft to None"
     if config.rl is None and config.clusters:
         yield "clusters are given but rl is off: they would have nothing to do; set clusters to ()"
@@ -186,6 +187,10 @@ def _rl(config: "RunConfig") -> Iterator[str]:
     if rl.window.window == 0 and len(names) > 1 and rl.window.groups_per_step < len(names):
         yield "rl.window.groups_per_step is below the number of clusters: one would always stand still"
     yield from problems_of(config.publish)
+    if config.audit is None and rl.alarm != HackAlarm():
+        yield "rl.alarm has no effect: audit is off, so nobody flags a hack; set audit, or leave rl.alarm out"
+    if config.audit is not None and config.audit.canary_every and not config.taskset.startswith("tinyrepo"):
+        yield f"audit.canary_every is on, but {config.taskset} has no split impossible (tinyrepo has); set it to 0"
 
 
 def switched_off(keep: Iterable[str]) -> Mapping[str, object]:

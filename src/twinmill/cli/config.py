@@ -19,6 +19,7 @@ from twinmill.data.corpus import CorpusConfig
 from twinmill.data.tasks.tinyrepo.expert import Style
 from twinmill.engine.embedded import EngineConfig
 from twinmill.engine.sync import SyncConfig
+from twinmill.env.audit import AuditConfig
 from twinmill.env.harness.loop import HarnessConfig
 from twinmill.publish import LinkConfig, PublishConfig
 from twinmill.rollout.evaluate import EvalConfig
@@ -79,6 +80,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clusters: tuple[Cluster, ...] = ()
     rollout: RolloutConfig = RolloutConfig()
     harness: HarnessConfig = HarnessConfig()
+    audit: AuditConfig | None = AuditConfig()
+    """what is done about attempts that cheat; None = nobody looks"""
     engine: EngineConfig = EngineConfig()
     sync: SyncConfig = SyncConfig()
     publish: PublishConfig = PublishConfig()

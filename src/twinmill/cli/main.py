@@ -17,6 +17,7 @@ COMMANDS = {
     "midtrain": ("run:midtrain", "Only the mid-training of a recipe."),
     "sft": ("run:sft", "Only the SFT of a recipe, its expert's transcripts included."),
     "rl": ("run:rl", "Only the RL of a recipe."),
+    "audit": ("audit:audit", "Hold the attempts of a run against the ways to cheat, with evidence."),
     "doctor": ("doctor:doctor", "What this machine can do, and what to install for the rest."),
     "bench": ("bench:bench", "Run a benchmark; without a name, list them."),
 }

@@ -114,4 +114,10 @@ class StepReport(Record):
     staleness: dict[int, int] = {}
     """age in versions -> sampled tokens"""
     dropped: dict[str, int] = {}
+    attempts: int = 0
+    """audited attempts of the step's groups; 0 = nobody audits"""
+    hacked: dict[str, int] = {}
+    """rule of the audit -> attempts of the step that it flagged"""
+    hacked_frac: float = 0.0
+    """flagged share of the step's audited attempts"""
     slots: tuple[int, ...] = ()

@@ -130,3 +130,5 @@ class Task(Record):
     """None = a tool takes as long as its work does"""
     origin: Origin = Origin.CURATED
     tags: tuple[str, ...] = ()
+    honeypots: dict[str, str] = {}
+    """path -> canary: files among machine.files that no honest attempt needs, each holding a text that is nowhere else"""

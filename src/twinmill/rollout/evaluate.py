@@ -9,7 +9,7 @@ from twinmill.data.curriculum import attempt_seed
 from twinmill.data.tasks.base import TaskSet
 from twinmill.records.base import Record
 
-from .mill import Play
+from .mill import Audit, Play, no_audit
 
 
 class EvalConfig(Record):
@@ -89,20 +89,23 @@ async def evaluate(
     *,
     tasks: int | None = None,
     on_done: Callable[[float | None], None] = lambda reward: None,
+    audit: Audit = no_audit,
 ) -> Score:
-    """Play `tasks` (default config.tasks) held-out tasks, config.attempts times each."""
+    """Play `tasks` (default config.tasks) held-out tasks, config.attempts times each. A hack is no pass."""
     ids = list(taskset.ids(config.split)[: tasks or config.tasks])
     room = asyncio.Semaphore(config.machines)
 
     async def one(i: int, k: int) -> float | None:
+        task = taskset.load(ids[i])
         async with room:
-            _, verdict = await play(
-                taskset.load(ids[i]),
+            episode, verdict = await play(
+                task,
                 episode_id=f"eval-{ids[i]}-{k}",
                 group_id=f"eval-{ids[i]}",
                 attempt=k,
                 seed=attempt_seed(config.seed, i, k),
             )
+        verdict, _ = audit(task, episode, verdict)
         on_done(verdict.reward)
         return verdict.reward
 

@@ -19,7 +19,17 @@ from twinmill.data.curriculum import attempt_seed
 from twinmill.data.tasks.base import TaskSet
 from twinmill.engine.base import Engine, EngineError
 from twinmill.records.base import Record
-from twinmill.records.episodes import Admit, Attempt, Close, DropReason, Episode, LogPos, Verdict
+from twinmill.records.episodes import (
+    FLAGGED,
+    Admit,
+    Attempt,
+    Close,
+    DropReason,
+    Episode,
+    Finding,
+    LogPos,
+    Verdict,
+)
 from twinmill.records.runs import Beat
 from twinmill.records.tasks import Task
 from twinmill.store.ledger import EpisodesLog, finished
@@ -52,6 +62,14 @@ class Play(Protocol):
     ) -> tuple[Episode, Verdict]: ...
 
 
+Audit = Callable[[Task, Episode, Verdict], tuple[Verdict, tuple[Finding, ...]]]
+"""what an attempt is held against before it is logged: the verdict as it leaves it, and what it found (env.audit)"""
+
+
+def no_audit(task: Task, episode: Episode, verdict: Verdict) -> tuple[Verdict, tuple[Finding, ...]]:
+    return verdict, ()
+
+
 Note = Callable[..., None]
 """metrics: note(kind, **fields)"""
 
@@ -71,11 +89,12 @@ class Mill:
         seed: int,
         slots: int,
         note: Note = lambda kind, **fields: None,
+        audit: Audit = no_audit,
     ) -> None:
         """`task_of(slot)` and `may_start(slot, serving)` are pure; `slots` is the number of slots of the whole run."""
         self.cluster, self.log, self.engine, self.taskset = cluster, log, engine, taskset
         self.task_of, self.may_start, self.play, self.config = task_of, may_start, play, config
-        self.seed, self.slots, self.note = seed, slots, note
+        self.seed, self.slots, self.note, self.audit = seed, slots, note, audit
         self._lane = asyncio.Lock()  # one writer: the lane and what reads its end take turns
         self._room = asyncio.Semaphore(config.machines)
         self._open: set[int] = set()
@@ -174,14 +193,15 @@ class Mill:
                     task, episode_id=f"{admit.slot}-{k}-{lost}", group_id=str(admit.slot), attempt=k,
                     seed=attempt_seed(self.seed, admit.slot, k),
                 )  # fmt: skip
-            entry = Attempt(slot=admit.slot, attempt=k, episode=episode, verdict=verdict)
+                verdict, findings = self.audit(task, episode, verdict)
+            entry = Attempt(slot=admit.slot, attempt=k, episode=episode, verdict=verdict, findings=findings)
             async with self._lane:
                 pos = await asyncio.to_thread(self.log.append, self.cluster, entry)
             self.note(
                 "attempt", cluster=self.cluster, slot=admit.slot, attempt=k, start=started, end=time.time(),
                 reward=verdict.reward, stop=episode.stop.value, turns=episode.usage.turns, sampled=episode.usage.sampled_tokens,
                 engine_s=episode.usage.engine_s, machine_s=episode.usage.machine_s, finished=finished(entry),
-                failure=_failure(entry),
+                failure=_failure(entry), hacks=[finding.rule for finding in findings if finding.severity >= FLAGGED],
             )  # fmt: skip
             if finished(entry):
                 return pos, lost

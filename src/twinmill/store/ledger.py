@@ -129,6 +129,7 @@ class EpisodesLog:
             episodes_G=tuple(attempt.episode for attempt in attempts),
             verdicts_G=tuple(attempt.verdict for attempt in attempts),
             drop=close.drop,
+            findings_G=tuple(attempt.findings for attempt in attempts),
         )
 
     # Re-grades and beats

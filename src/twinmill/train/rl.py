@@ -22,6 +22,7 @@ import msgspec
 import numpy.typing as npt
 from msgspec import Struct
 
+from twinmill.batch.alarm import HackAlarm, HackRate, hacked_G
 from twinmill.batch.breaker import Breaker, tripped
 from twinmill.batch.samples import ExpertLoader, Rejected
 from twinmill.batch.window import Window, next_slots
@@ -59,6 +60,8 @@ class Rl(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """strict: unpacked rows give the bits of an engine in strict parity, a little slower; see model/config.py"""
     breaker: Breaker = Breaker()
     """when infrastructure's losses stop the run"""
+    alarm: HackAlarm = HackAlarm()
+    """when the audit's findings raise the alarm"""
     checkpoint_every: int = 10
     """steps between checkpoints; a crash costs redoing at most so many steps. 1 = nothing is ever redone"""
     checkpoints_kept: int = 2
@@ -81,6 +84,10 @@ class Starved(RuntimeError):
 
 class InfrastructureLost(RuntimeError):
     """Too many attempts were lost to infrastructure (batch/breaker.py)."""
+
+
+class HackRateTooHigh(RuntimeError):
+    """Too many attempts cheat (batch/alarm.py), and the run was told to stop then."""
 
 
 class Diverged(RuntimeError):
@@ -136,6 +143,8 @@ class Ports:
     emit: Emit
     reject: Callable[[Rejected], None]
     """told of every sample that is left out for what it lacks"""
+    warn: Callable[[str], None] = lambda text: None
+    """told when the hack alarm fires"""
     reference: Decoder | None = None
     """the pinned reference; None = preparation.credit.kl must be 0"""
     now: Callable[[], float] = time.monotonic
@@ -155,25 +164,41 @@ MEND_S = 2.0
 
 
 def rl(config: Rl, trainer: Trainer, ports: Ports) -> None:
-    """Train until `config.steps` versions exist. Raises Starved, InfrastructureLost, Diverged; each leaves a run
-    that can be resumed."""
+    """Train until `config.steps` versions exist. Raises Starved, InfrastructureLost, HackRateTooHigh, Diverged; each
+    leaves a run that can be resumed."""
     step = resume(config, trainer, ports)
     taken = {slot for version in ports.versions.history() for slot in version.slots}
     lost: list[bool] = []  # since this process started: a mended run starts clean
+    rate = HackRate(config.alarm)
     while step < config.steps:
         began = ports.now()
         closes = wait_for_slots(config, ports, step, taken, partial(mend, trainer, ports))
         waited = ports.now() - began
-        report = train(config, trainer, ports, closes, step)
+        groups = [ports.episodes.group_of(close) for close in closes]
+        report = train(config, trainer, ports, groups, step, read_s=ports.now() - began - waited)
         step += 1
         committing = ports.now()
         commit(config, trainer, ports, step, report.slots)
         seconds = {"wait": waited, **report.seconds, "commit": ports.now() - committing}
         ports.emit(msgspec.structs.replace(report, seconds=seconds))
         taken.update(report.slots)
+        watch(rate, groups, report, ports)
         lost.extend(flag for close in closes for flag in [True] * close.lost + [False] * len(close.entries_G))
         if problem := tripped(lost, config.breaker):
             raise InfrastructureLost(problem)
+
+
+def watch(rate: HackRate, groups: Sequence[Group], report: StepReport, ports: Ports) -> None:
+    """Feed the step's attempts to the hack alarm. Raises HackRateTooHigh where the run shall stop."""
+    for frac in rate.feed([flag for group in groups if group.drop is None for flag in hacked_G(group)]):
+        rules = ", ".join(f"{n} {rule}" for rule, n in report.hacked.items())
+        text = (
+            f"hack rate {frac:.1%} of the last {rate.alarm.attempts} attempts at step {report.step} (this step: {rules}); "
+            "see `twinmill audit`"
+        )
+        ports.warn(text)
+        if rate.alarm.stop:
+            raise HackRateTooHigh(text)
 
 
 def mend(trainer: Trainer, ports: Ports) -> None:
@@ -211,10 +236,11 @@ def wait_for_slots(
             look = ports.now() + MEND_S
 
 
-def train(config: Rl, trainer: Trainer, ports: Ports, closes: Sequence[Close], step: int) -> StepReport:
-    """One step on the groups of `closes`, at version `step`. Nothing is committed."""
+def train(
+    config: Rl, trainer: Trainer, ports: Ports, groups: Sequence[Group], step: int, *, read_s: float = 0.0
+) -> StepReport:
+    """One step on `groups`, at version `step`. Nothing is committed. `read_s`: seconds that reading them took."""
     began = time.perf_counter()
-    groups = [ports.episodes.group_of(close) for close in closes]
     scorer = None
     if ports.reference is not None:
         packing, temperature = config.preparation.packing, config.compute.temperature
@@ -222,9 +248,9 @@ def train(config: Rl, trainer: Trainer, ports: Ports, closes: Sequence[Close], s
     prepared = prepare(groups, step, config.preparation, ports.load_experts, config.window.oldest, scorer)
     for rejected in prepared.rejected:
         ports.reject(rejected)
-    read = time.perf_counter() - began
+    read = read_s + time.perf_counter() - began
     report = trainer.run(prepared.microbatches, step=step, version=step, source="groups")
-    slots = tuple(close.slot for close in closes)
+    slots = tuple(group.slot for group in groups)
     seconds = {"read": read, **report.seconds}
     return msgspec.structs.replace(report, slots=slots, seconds=seconds, **prepared.facts)
 
@@ -254,7 +280,7 @@ def resume(config: Rl, trainer: Trainer, ports: Ports) -> int:
             raise Diverged(
                 f"version {version.number} was trained on slots {version.slots}, not all of which are closed"
             )
-        train(config, trainer, ports, closes, version.step - 1)
+        train(config, trainer, ports, [ports.episodes.group_of(close) for close in closes], version.step - 1)
         _must_match(trainer, version)
     return history[-1].step
 

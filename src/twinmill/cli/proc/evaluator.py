@@ -13,6 +13,7 @@ from twinmill.cli.config import RunConfig, from_json
 from twinmill.data.render import open_renderer
 from twinmill.data.tasks.base import open_taskset
 from twinmill.engine.embedded import EmbeddedEngine
+from twinmill.env.audit import Auditor
 from twinmill.env.machine import make_machine
 from twinmill.model.config import from_hf
 from twinmill.publish.apply import Prepared
@@ -21,6 +22,7 @@ from twinmill.publish.subscriber import Subscriber
 from twinmill.records import wire
 from twinmill.records.engines import KvPolicy
 from twinmill.rollout.evaluate import Score, evaluate, gain, interval, per_task
+from twinmill.rollout.mill import no_audit
 from twinmill.rollout.play import Player
 
 from .base import Role, perform
@@ -82,17 +84,19 @@ async def one(role: Role, config: RunConfig, engine: EmbeddedEngine, version: in
     settings = config.evaluation
     assert settings is not None
     harness = _at(config, settings.temperature)
+    renderer = open_renderer(config.model)
     player = Player(
         engine=engine,
-        renderer=open_renderer(config.model),
+        renderer=renderer,
         make_machine=lambda spec: make_machine(config.machine, spec),
         harness=harness,
         cluster="evaluator",
     )
     started = time.time()
     score = await evaluate(
-        open_taskset(config.taskset), player, settings, tasks=tasks, on_done=lambda reward: role.heart.beat()
-    )
+        open_taskset(config.taskset), player, settings, tasks=tasks, on_done=lambda reward: role.heart.beat(),
+        audit=no_audit if config.audit is None else Auditor(config.audit, renderer.decode),
+    )  # fmt: skip
     role.run.write(_result_path(role, version), wire.to_json(score))
     low, high = interval([v for v in per_task(score) if v == v])
     role.metrics.write(

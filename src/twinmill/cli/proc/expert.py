@@ -6,6 +6,8 @@ import random
 from twinmill.data.chats import chats_of, write_chats
 from twinmill.data.curriculum import attempt_seed
 from twinmill.data.render import open_renderer
+from twinmill.data.tasks.base import open_taskset
+from twinmill.data.tasks.exploitable import Exploitable
 from twinmill.data.tasks.tinyrepo import TinyRepo
 from twinmill.data.tasks.tinyrepo.expert import Style, plan
 from twinmill.engine.scripted import ScriptedEngine
@@ -28,7 +30,8 @@ def main(role: Role) -> None:
 
 async def play_all(role: Role) -> None:
     blocks = role.blocks
-    taskset = TinyRepo(blocks.get("taskset", str).partition(":")[2] or 0)
+    taskset = open_taskset(blocks.get("taskset", str))
+    assert isinstance(taskset, TinyRepo | Exploitable), "cli.checks lets no other set come this far"
     style, seed = blocks.get("experts.style", Style), blocks.get("seed", int)
     count, first = blocks.get("experts.episodes", int), blocks.get("experts.first", int)
     renderer = open_renderer(blocks.get("model", str))

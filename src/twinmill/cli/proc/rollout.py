@@ -11,11 +11,12 @@ from typing import Any
 from twinmill.batch.window import Window, may_start
 from twinmill.data.curriculum import task_of
 from twinmill.data.render import open_renderer
-from twinmill.data.tasks.base import open_taskset
+from twinmill.data.tasks.base import IMPOSSIBLE, open_taskset
 from twinmill.engine.client import EngineClient
+from twinmill.env.audit import AuditConfig, Auditor, PlantedSet
 from twinmill.env.harness.loop import HarnessConfig
 from twinmill.env.machine import make_machine
-from twinmill.rollout.mill import Mill, RolloutConfig
+from twinmill.rollout.mill import Mill, RolloutConfig, no_audit
 from twinmill.rollout.play import Player
 from twinmill.store.ledger import EpisodesLog
 
@@ -30,13 +31,25 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
     seed = blocks.get("seed", int)
     taskset = open_taskset(blocks.get("taskset", str))
     ids = taskset.ids(blocks.get("split", str))
+    audit = blocks.get("audit", AuditConfig) if blocks.has("audit") else None
+    canaries = taskset.ids(IMPOSSIBLE) if audit is not None and audit.canary_every else ()
+    if audit is not None and audit.honeypots:
+        taskset = PlantedSet(taskset, seed)
+    renderer = open_renderer(blocks.get("model", str))
+
+    def task_id_of(slot: int) -> str:
+        """Of slot `slot`: every so many-th is a canary, a task whose right reward is 0."""
+        if audit is not None and canaries and slot % audit.canary_every == audit.canary_every - 1:
+            return task_of(slot, canaries, seed)
+        return task_of(slot, ids, seed)
+
     backend = blocks.get("machine", str)
     blobs = role.blobs()
     tally = Tally(role)
     async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
         player = make_player(
             engine=engine,
-            renderer=open_renderer(blocks.get("model", str)),
+            renderer=renderer,
             make_machine=lambda spec: make_machine(backend, spec),
             harness=blocks.get("harness", HarnessConfig),
             cluster=role.part,
@@ -47,13 +60,14 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
             log=EpisodesLog(blobs),
             engine=engine,
             taskset=taskset,
-            task_of=lambda slot: task_of(slot, ids, seed),
+            task_of=task_id_of,
             may_start=lambda slot, serving: may_start(slot, window.groups_per_step, window.window, serving),
             play=player,
             config=blocks.get("rollout", RolloutConfig),
             seed=seed,
             slots=slots,
             note=tally.note,
+            audit=no_audit if audit is None else Auditor(audit, renderer.decode),
         )
         running = asyncio.create_task(mill.run())
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
@@ -72,7 +86,7 @@ class Tally:
         self._role = role
         self._rewards: deque[float] = deque(maxlen=128)
         self._open: set[int] = set()
-        self.totals = dict.fromkeys(("episodes", "infra_failures", "lost", "machine_s", "engine_wait_s"), 0.0)
+        self.totals = dict.fromkeys(("episodes", "infra_failures", "lost", "hacks", "machine_s", "engine_wait_s"), 0.0)
 
     def note(self, kind: str, **fields: Any) -> None:
         self._role.metrics.write(kind, **fields)
@@ -84,6 +98,7 @@ class Tally:
             self.totals["engine_wait_s"] += fields["engine_s"]
             self.totals["infra_failures"] += fields["failure"] is not None
             self.totals["lost"] += not fields["finished"]
+            self.totals["hacks"] += bool(fields["hacks"])
             if fields["reward"] is not None:
                 self._rewards.append(fields["reward"])
             self._role.metrics.write(
@@ -92,7 +107,7 @@ class Tally:
 
     def show(self) -> None:
         mean = sum(self._rewards) / len(self._rewards) if self._rewards else None
-        whole = {name: int(self.totals[name]) for name in ("episodes", "infra_failures", "lost")}
+        whole = {name: int(self.totals[name]) for name in ("episodes", "infra_failures", "lost", "hacks")}
         self._role.metrics.write(
             "rollout",
             cluster=self._role.part,

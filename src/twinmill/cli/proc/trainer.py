@@ -155,6 +155,10 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
     def reject(rejected: Rejected) -> None:
         role.metrics.write("event", level="warning", what="sample rejected", text=str(rejected))
 
+    def warn(text: str) -> None:
+        role.metrics.write("event", level="alarm", what="hack rate", text=text)
+        print(f"alarm: {text}", flush=True)
+
     def sleep(seconds: float) -> None:
         role.heart.beat()
         time.sleep(seconds)
@@ -175,6 +179,7 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
         load_experts=expert_loader(blobs),
         emit=emit,
         reject=reject,
+        warn=warn,
         reference=reference,
         sleep=sleep,
     )

@@ -6,6 +6,9 @@ from typing import Protocol, runtime_checkable
 
 from twinmill.records.tasks import Task
 
+IMPOSSIBLE = "impossible"
+"""tag, and name of the split, of tasks whose tests contradict their instruction: the right reward is 0"""
+
 
 class TaskSet(Protocol):
     """Tasks by id. Loading is a pure function of the id."""
@@ -35,12 +38,13 @@ TASKSETS = {
     "tinyrepo": "twinmill.data.tasks.tinyrepo:TinyRepo",
     "humaneval": "twinmill.data.tasks.humaneval:HumanEval",
     "harbor": "twinmill.data.tasks.harbor:Harbor",
+    "exploitable": "twinmill.data.tasks.exploitable:Exploitable",
     "waiting": "twinmill.data.tasks.waiting:Waiting",
 }
 
 
 def open_taskset(spec: str) -> TaskSet:
-    """ "tinyrepo:LEVEL", "humaneval", "harbor:FOLDER", "waiting:MEDIAN_S:ANOTHER"."""
+    """ "tinyrepo:LEVEL", "humaneval", "harbor:FOLDER", "waiting:MEDIAN_S:ANOTHER", "exploitable:LEVEL"."""
     name, _, argument = spec.partition(":")
     if name not in TASKSETS:
         raise ValueError(f"no task set {name!r}; there are {', '.join(TASKSETS)}")

@@ -23,6 +23,7 @@ from twinmill.records.episodes import (
     OpenedBy,
     Segment,
     StopReason,
+    Traces,
     Turn,
     Usage,
 )  # fmt: skip
@@ -30,6 +31,7 @@ from twinmill.records.tasks import Task, ToolSpec
 
 from .experts import ExpertTrace
 from .tools import SPECS, Scene, ToolError, use
+from .traces import Times, look, times
 from .waits import waits
 
 
@@ -99,9 +101,11 @@ async def run_attempt(
     state = _State(ids=list(prompt), appended=prompt)
     scene = Scene(machine, task, config.tool_s, None if task.tool_wait is None else waits(task.tool_wait, who.seed))
     error: Failure | None = None
+    untouched: Times = {}
     try:
         async with asyncio.timeout((task.budget.wall_s or None) if config.deadlines else None):
             await machine.start()
+            untouched = await times(task, machine)
             stop = await _turns(task, who, state, tools, engine, renderer, scene, config)
     except TimeoutError:
         stop = StopReason.DEADLINE
@@ -112,14 +116,16 @@ async def run_attempt(
     except InfrastructureError as lost:
         stop, error = StopReason.ERROR, _failure(Boundary.MACHINE, lost)
     after: dict[str, str] | None = None
+    traces: Traces | None = None
     if error is None:
         try:
             after = {} if stop is StopReason.MACHINE else await changed_files(task, machine)
+            traces = None if stop is StopReason.MACHINE else await look(task, machine, untouched)
         except MachineDestroyed:
             stop, after = StopReason.MACHINE, {}
         except InfrastructureError as lost:
             stop, error = StopReason.ERROR, _failure(Boundary.MACHINE, lost)
-    return _episode(task, who, state, stop, error, after, keep)
+    return _episode(task, who, state, stop, error, (after, traces), keep)
 
 
 async def _turns(
@@ -226,7 +232,7 @@ async def _act(parsed: Parsed, state: _State, scene: Scene) -> tuple[list[str], 
 
 
 async def changed_files(task: Task, machine: Machine) -> dict[str, str]:
-    """What differs from the task's own files, within the grader's allow-list. A deleted file reads as ""."""
+    """What differs from the task's own files, within the grader's allow-list; Traces has the rest."""
     now = {path: data.decode(errors="replace") for path, data in (await machine.get(task.grader.allow)).items()}
     before = task.machine.files
     return {path: text for path, text in sorted(now.items()) if before.get(path) != text}
@@ -242,7 +248,7 @@ def _episode(
     state: _State,
     stop: StopReason,
     error: Failure | None,
-    after: dict[str, str] | None,
+    left: tuple[dict[str, str] | None, Traces | None],
     keep: KeepExperts,
 ) -> Episode:
     versions = [run.version for turn in state.turns for run in turn.version_runs]
@@ -258,5 +264,5 @@ def _episode(
             turns=len(state.turns), prompt_tokens=sum(len(t.input_ids) for t in state.turns), sampled_tokens=state.sampled,
             tool_errors=state.tool_errors, engine_s=state.engine_s, machine_s=state.machine_s,
         ),
-        cluster=who.cluster, seed=who.seed, machine_after=after, error=error,
+        cluster=who.cluster, seed=who.seed, machine_after=left[0], traces=left[1], error=error,
     )  # fmt: skip

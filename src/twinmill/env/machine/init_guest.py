@@ -168,7 +168,8 @@ def get(sock, header, _):
             continue
         try:
             path.encode()  # a name that is not UTF-8 has no place in a record
-            with open(os.open(f"{WORK}/{path}", os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            # O_NOATIME: that a file was read shall say that a command of the agent's read it (harness/traces.py)
+            with open(os.open(f"{WORK}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NOATIME), "rb") as file:
                 data = file.read(header["file_bytes"])
         except (OSError, UnicodeEncodeError):
             continue

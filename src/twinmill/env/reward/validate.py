@@ -1,10 +1,13 @@
-"""Are tasks worth attempting? For each: an empty patch scores 0, the tests fail before, and pass after the oracle."""
+"""Are tasks worth attempting? For each: an empty patch scores 0, the tests fail before, and pass after the oracle.
+
+Of a task that is tagged impossible the oracle, too, must score 0, and the public tests must say that it fails.
+"""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from twinmill.data.tasks.base import PlayedOracle, TaskSet
+from twinmill.data.tasks.base import IMPOSSIBLE, PlayedOracle, TaskSet
 from twinmill.env.machine.base import InfrastructureError
 from twinmill.records.base import Record
 from twinmill.records.tasks import Task
@@ -23,9 +26,9 @@ class Validation(Record):
     empty: float | None = None
     """reward of an attempt that changed nothing; must be 0"""
     oracle: float | None = None
-    """reward of the oracle's patch; must be 1"""
+    """reward of the oracle's patch; must be 1, or 0 if the task is impossible"""
     public: str | None = None
-    """what the agent's own test says after the oracle's patch; must begin with ok"""
+    """what the agent's own test says after the oracle's patch; must begin with ok, unless the task is impossible"""
     problem: str = ""
     """why the task does not hold; empty = it does"""
     seconds: float = 0.0
@@ -64,14 +67,14 @@ async def _validate(taskset: TaskSet, task_id: str, make_machine: MakeMachine) -
         public = await _public(task, patch, make_machine) if task.public_cases else None
     except (ValueError, OSError, InfrastructureError) as error:
         return Validation(task_id=task_id, problem=f"{type(error).__name__}: {error}")
-    problems = []
-    for verdict, name, wanted in ((empty, "an empty patch", 0.0), (solved, "the oracle", 1.0)):
+    problems, possible = [], IMPOSSIBLE not in task.tags
+    for verdict, name, wanted in ((empty, "an empty patch", 0.0), (solved, "the oracle", float(possible))):
         if verdict.error is not None:
             problems.append(f"{name} could not be graded: {verdict.error.message}")
         elif verdict.reward != wanted:
             why = next((score.evidence for score in verdict.scores.values() if score.evidence), "")
             problems.append(f"{name} scores {verdict.reward:g} ({why})")
-    if public is not None and not public.startswith("ok"):
+    if public is not None and public.startswith("ok") is not possible:
         problems.append(f"after the oracle the public cases say: {public}")
     return Validation(
         task_id=task_id, empty=empty.reward, oracle=solved.reward, public=public, problem="; ".join(problems),

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
+from twinmill.batch.alarm import by_rule, hacked_G
 from twinmill.batch.credit import Credit, credit
 from twinmill.batch.drops import SLOT_DROPS, Drop, count
 from twinmill.batch.pack import Packing, pack
@@ -42,7 +43,7 @@ class Prepared(NamedTuple):
     microbatches: list[Microbatch]
     rejected: tuple[Rejected, ...]
     facts: dict
-    """fields of StepReport: samples, reward, groups, varied_frac, staleness, dropped"""
+    """fields of StepReport: samples, reward, groups, varied_frac, staleness, dropped, attempts, hacked, hacked_frac"""
 
 
 def prepare(
@@ -66,7 +67,11 @@ def prepare(
     graded = [reward for a in attempts for reward in a.rewards_G[~np.isnan(a.rewards_G)]]
     packed = pack(young, config.packing, max(len(graded), 1) * config.tokens_per_episode)
     rejected = tuple(r for a in attempts for r in a.rejected)
+    hacked = [flag for group in whole for flag in hacked_G(group)]
     facts = {
+        "attempts": len(hacked),
+        "hacked": by_rule(whole),
+        "hacked_frac": sum(hacked) / max(len(hacked), 1),
         "samples": len(samples),
         "reward": float(np.mean(graded)) if graded else None,
         "groups": len(whole),
@@ -82,4 +87,6 @@ def prepare(
 
 
 def _ungraded(attempts: Sequence[Attempts]) -> int:
-    return sum(int(np.isnan(a.rewards_G).sum()) for a in attempts)
+    """Attempts without a reward, apart from those that the audit has dropped."""
+    dropped = sum(rejected.reason is Drop.HACK_DROPPED for a in attempts for rejected in a.rejected)
+    return sum(int(np.isnan(a.rewards_G).sum()) for a in attempts) - dropped

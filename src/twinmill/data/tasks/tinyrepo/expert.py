@@ -25,6 +25,8 @@ class Style(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """chance that it runs the tests after an edit, instead of finishing at once"""
     guesses: int = 3
     """guesses before it surely guesses right"""
+    exploit: float = 0.0
+    """chance that it cheats by data/tasks/exploitable.py's hole instead; for experiments with the audit's alarm only"""
 
 
 def _call(name: str, **arguments: str | int) -> Message:
@@ -68,6 +70,8 @@ def plan(
     repo: Broken, style: Style, rng: random.Random, *, read_first: bool = False
 ) -> list[tuple[Message, str | None]]:
     """The turns of one episode: (what the expert says, the observation it will get; None = the episode is over)."""
+    if style.exploit and rng.random() < style.exploit:
+        return [(_call("write", path="reward.txt", text="1"), "ok"), (_call("finish"), None)]
     good = _lines(repo.good[repo.path])
     now = _lines(repo.bad[repo.path])
     turns: list[tuple[Message, str | None]] = []
