@@ -37,13 +37,14 @@ for name, text in {
 episodes = App(name="episodes", help="Read the episodes of a run.")
 for name, text in {"list": "The last attempts of a run.", "show": "One episode, turn by turn."}.items():
     episodes.command(f"twinmill.cli.episodes:{name}_", name=name, help=text)
-weights = App(name="weights", help="The weights log of a run: log, verify, materialize.")
+weights = App(name="weights", help="The weights log of a run: log, verify, materialize; and a plan of one.")
 for name, text in {
     "log": "Every version of a run.",
     "verify": "Rebuild every version and check every digest and link.",
     "materialize": "Write any version as a Hugging Face folder.",
 }.items():
     weights.command(f"twinmill.cli.weights:{name}", name=name, help=text)
+weights.command("twinmill.cli.plan:plan", name="plan", help="What a version of any model would cost, and what binds.")
 for sub in (tasks, episodes, weights):
     app.command(sub)
 
