@@ -183,10 +183,10 @@ def levers(made: Plan, shape: ModelShape | None = None) -> list[Lever]:
     return sorted(found, key=lambda lever: -lever.saves_s)
 
 
-def _times(factor: float, *fields: str) -> Callable[[PlanConfig], PlanConfig]:
+def _times(factor: float, field: str) -> Callable[[PlanConfig], PlanConfig]:
     def turn(config: PlanConfig) -> PlanConfig:
-        now = {field: getattr(config, field) for field in fields}
-        return structs.replace(config, **{field: type(value)(value * factor) for field, value in now.items()})
+        value = getattr(config, field)
+        return structs.replace(config, **{field: type(value)(value * factor)})
 
     return turn
 
@@ -204,18 +204,10 @@ _LEVERS: Mapping[str, Callable[[PlanConfig], PlanConfig]] = {
 }
 
 
-_MAY_BE_ZERO = frozenset(
-    [
-        "expert_share",
-        "up_bytes_per_s",
-        "down_bytes_per_s",
-        "latency_s",
-        "stop_s",
-        "encode_gb_s",
-        "decode_gb_s",
-        "tile_bytes",
-    ]
-)
+_MAY_BE_ZERO = {
+    *("expert_share", "tile_bytes", "encode_gb_s", "decode_gb_s"),
+    *("up_bytes_per_s", "down_bytes_per_s", "latency_s", "stop_s"),
+}
 
 
 def _completed(config: PlanConfig, shape: ModelShape | None) -> PlanConfig:
