@@ -27,7 +27,14 @@ assert not heavy, heavy
 
 
 def test_help_imports_nothing_heavy() -> None:
-    asked = [(), *((name,) for name in ALL), ("tasks", "play"), ("weights", "materialize"), ("episodes", "show")]
+    asked = [
+        (),
+        *((name,) for name in ALL),
+        ("tasks", "play"),
+        ("weights", "materialize"),
+        ("weights", "plan"),
+        ("episodes", "show"),
+    ]
     code = ASK.format(asked=asked)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -21,14 +21,29 @@ def trained_weights(shape: tuple[int, int], seed: int, median: float = 0.0135) -
 
 
 class Masters:
-    """One matrix under Adam (.9, .999). `use` = share of the steps in which it gets a gradient, as a rare expert does."""
+    """One matrix under Adam (.9, .999)."""
 
-    def __init__(self, shape: tuple[int, int], lr: float, seed: int = 0, use: float = 1.0) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        lr: float,
+        seed: int = 0,
+        *,
+        use: float = 1.0,
+        cold: bool = False,
+        eps: float = 1e-8,
+        spread: float = 1.0,
+    ) -> None:
+        """use: share of the steps that bring a weight a gradient, as to a rare expert. cold: start from a bf16 checkpoint.
+        eps: Adam's. spread: of the logarithm of the gradients' scales."""
         self.weights = trained_weights(shape, seed)
+        if cold:
+            self.weights = (to_bf16(self.weights).astype(np.uint32) << 16).view(np.float32)
         self.lr = lr
         self.use = use
+        self.eps = eps
         self._rng = np.random.default_rng(seed + 1)
-        self._scale = np.exp(self._rng.standard_normal(shape)).astype(np.float32)
+        self._scale = np.exp(spread * self._rng.standard_normal(shape)).astype(np.float32)
         self._m = np.zeros(shape, np.float32)
         self._v = np.zeros(shape, np.float32)
         self._steps = 0
@@ -41,7 +56,7 @@ class Masters:
         self._m += 0.1 * (gradient - self._m)
         self._v += 0.001 * (gradient * gradient - self._v)
         mean = self._m / (1 - 0.9**self._steps)
-        root = np.sqrt(self._v / (1 - 0.999**self._steps)) + 1e-8
+        root = np.sqrt(self._v / (1 - 0.999**self._steps)) + self.eps
         update = mean / root
         self.weights -= np.float32(self.lr) * update
         return float(np.abs(update).mean())

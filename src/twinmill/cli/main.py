@@ -38,7 +38,7 @@ for name, text in {
 episodes = App(name="episodes", help="Read the episodes of a run.")
 for name, text in {"list": "The last attempts of a run.", "show": "One episode, turn by turn."}.items():
     episodes.command(f"twinmill.cli.episodes:{name}_", name=name, help=text)
-weights = App(name="weights", help="The weights log of a run.")
+weights = App(name="weights", help="The weights log of a run, and a plan of one.")
 for name, text in {
     "log": "Every version of a run.",
     "show": "One version: objects, ways that lead to it, what changed.",
@@ -49,6 +49,7 @@ for name, text in {
     "serve-mirror": "Serve a mirror to other hosts by HTTP, read-only.",
 }.items():
     weights.command(f"twinmill.cli.weights:{name.replace('-', '_')}", name=name, help=text)
+weights.command("twinmill.cli.plan:plan", name="plan", help="What a version of any model would cost, and what binds.")
 for sub in (tasks, episodes, weights):
     app.command(sub)
 

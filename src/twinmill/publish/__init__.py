@@ -18,6 +18,11 @@ serve.py        a mirror for other hosts of the cluster
 inspect.py      what changed, by tensor
 mirror.py       a cluster's read-through copy of the store, over a link of bounded speed
 materialize.py  any version as a Hugging Face folder; a report on the whole log
+quantise/       what an engine holds in 8 or 4 bits, made on the trainer, as a stream of its own
+interchange/    the formats of others, both ways
+predict.py      how much of a model a step changes, and the fewest bits that can say so
+exponents.py    the binades of a real model, which is all that the prediction needs
+plan.py         what a version will cost from trainer to engines, and what binds
 """
 
 from .config import LinkConfig, PublishConfig

@@ -1,0 +1,81 @@
+"""The binades of a real model, counted from its safetensors folder. Nothing is loaded: the files are mapped and looked through."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import Refused
+from .interchange.folder import tensor_files
+from .predict import Binades
+from .quantise.floats import SOURCES, Format, magnitudes
+from .tensors import Array, bits_of
+
+RUN = 4096
+"""elements that are looked at in one go when a tensor is sampled"""
+EXPERTS = ".experts."
+"""part of the name of an expert's tensors"""
+
+
+class ModelShape(NamedTuple):
+    """What a plan wants to know of a model."""
+
+    params: int
+    expert_share: float
+    """of the params"""
+    dense: Binades
+    experts: Binades
+    """the same as `dense` where there are none"""
+
+
+def model_shape(folder: Path | str, sample: int = 1 << 22) -> ModelShape:
+    """Count the weights of a folder by binade. Refused when it has no floats of 16 or 32 bits, BadFile when it is damaged.
+
+    sample: elements of a tensor to look at, at most, in runs spread evenly over it; 0 = all. Exact zeros are left out (most
+    are padding that never moves), and so is what is not finite.
+    """
+    counts = {True: np.zeros(512), False: np.zeros(512)}
+    params = {True: 0, False: 0}
+    for file in tensor_files(folder):
+        for name, info in file.tensors.items():
+            if info.dtype in SOURCES:
+                bits = bits_of(file[name])
+                params[EXPERTS in name] += bits.size
+                counts[EXPERTS in name] += _counted(bits, SOURCES[info.dtype], sample)
+    total = sum(params.values())
+    if not sum(count.sum() for count in counts.values()):
+        raise Refused(
+            f"{folder} holds no weights of dtype {', '.join(SOURCES)} other than zero; name its 16-bit original"
+        )
+    binades = {kind: _binades(count) for kind, count in counts.items() if count.sum()}
+    dense, experts = binades.get(False), binades.get(True)
+    either = dense or experts
+    assert either is not None
+    return ModelShape(total, params[True] / total, dense or either, experts or either)
+
+
+def _counted(bits: Array, source: Format, sample: int) -> npt.NDArray[np.float64]:
+    """Weights of one tensor by binade (index - 256), as if all had been looked at."""
+    counts = np.zeros(512)
+    seen = 0
+    for start in _starts(bits.size, sample):
+        codes = magnitudes(bits[start : start + RUN], source)
+        seen += codes.size
+        codes = codes[(codes > 0) & (codes <= source.largest)]
+        fields = np.bincount(codes >> source.mantissa_bits, minlength=1)
+        place = 256 - source.bias
+        counts[place : place + len(fields)] += fields
+    return counts * (bits.size / max(seen, 1))
+
+
+def _starts(size: int, sample: int) -> list[int]:
+    runs = -(-size // RUN)
+    if not sample or size <= sample:
+        return [run * RUN for run in range(runs)]
+    return sorted({round(at) * RUN for at in np.linspace(0, runs - 1, max(sample // RUN, 1))})
+
+
+def _binades(counts: npt.NDArray[np.float64]) -> Binades:
+    found = np.flatnonzero(counts)
+    return Binades.counted(int(found[0]) - 256, counts[found[0] : found[-1] + 1].tolist())
