@@ -8,7 +8,9 @@ setup(
         Extension(
             "twinmill.publish.wdx._wdx",
             [f"{WDX}/_wdx.c"],
-            depends=[f"{WDX}/{name}.h" for name in ("_format", "_rans", "_scan", "_paths", "_passes", "_tile")],
+            depends=[
+                f"{WDX}/{name}.h" for name in ("_format", "_rans", "_scan", "_paths", "_passes", "_encode", "_decode")
+            ],
             extra_compile_args=["-O3", "-std=c11"],
             py_limited_api=True,
             optional=True,  # without a compiler the NumPy reference does the work, slowly
