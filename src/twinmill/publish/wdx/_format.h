@@ -23,7 +23,7 @@ enum { MODE_GAPS = 0, MODE_NIBBLES = 1, MODE_HOLES = 2 };
 /* Reasons to refuse a payload; extension.py has their words. */
 enum reason {
     FINE = 0, NO_MEMORY, STATES_CUT, WORDS_CUT, BITS_CUT, STATES_END, BITS_END, ENDS_DIFFER, COUNT_LARGE, POSITION_LARGE,
-    NOTHING, NO_MOVE, NIBBLE_END, KIND_UNKNOWN
+    NOTHING, NO_MOVE, NIBBLE_END, KIND_UNKNOWN, NOT_THIS_TILE
 };
 
 /* ---- alphabets: numbers below 1 << direct have a token each, above four per octave; the last token is the escape */
@@ -116,6 +116,20 @@ static view view_of(const tables *t, const void *bits, uint32_t size, int shift)
     return v;
 }
 
+typedef union { /* of four blocks */
+    uint64_t bit[4][4]; /* [j][block]: bit j of the class of each of 64 elements */
+    uint32_t half[4][4][2];
+} slices;
+
+static inline uint32_t blocks_of(uint32_t size) { return (size + BLOCK - 1) / BLOCK; }
+
+static inline uint32_t groups_of(uint32_t size) { return (size + 4 * BLOCK - 1) / (4 * BLOCK); }
+
+/* Which elements of block b lie within the tile. */
+static inline uint64_t valid_of(uint32_t size, uint32_t b) {
+    return size - b * BLOCK >= BLOCK ? UINT64_MAX : (1ull << (size - b * BLOCK)) - 1;
+}
+
 static inline uint32_t load_bits(const uint8_t *bits, int width, size_t i) {
     uint16_t two;
     uint32_t four;
@@ -135,9 +149,34 @@ static inline void store_bits(uint8_t *bits, int width, size_t i, uint32_t value
     }
 }
 
+/* bits[index[k]], for all k */
+static void take_bits(const uint8_t *bits, int width, const uint32_t *index, uint32_t count, uint8_t *out) {
+    switch (width) {
+    case 1: for (uint32_t k = 0; k < count; k++) out[k] = bits[index[k]]; break;
+    case 2: for (uint32_t k = 0; k < count; k++) store_bits(out, 2, k, load_bits(bits, 2, index[k])); break;
+    default: for (uint32_t k = 0; k < count; k++) store_bits(out, 4, k, load_bits(bits, 4, index[k]));
+    }
+}
+
 static inline int class_of(const view *v, uint32_t bits) {
     int c = (int)(bits >> v->shift & v->mask) + v->add - v->sub;
     return c < 0 ? 0 : c > v->top ? v->top : c;
+}
+
+/* The classes of many elements, without a branch. */
+static inline __attribute__((always_inline)) void classes_of_bits(const view *v, const uint8_t *bits, uint32_t count, uint8_t *out) {
+#define ALL(width) \
+    for (uint32_t k = 0; k < count; k++) { \
+        int32_t c = (int32_t)(load_bits(bits, width, k) >> v->shift & v->mask) + v->add - v->sub; \
+        c = c < 0 ? 0 : c; \
+        out[k] = (uint8_t)(c < v->top ? c : v->top); \
+    }
+    switch (v->width) {
+    case 1: ALL(1) break;
+    case 2: ALL(2) break;
+    default: ALL(4)
+    }
+#undef ALL
 }
 
 static inline uint32_t width_mask(int width) { return width == 4 ? UINT32_MAX : (1u << 8 * width) - 1; }

@@ -4,6 +4,15 @@
 
 #include "_paths.h"
 
+/* target[index[k]] = bits[k], for all k */
+static void put_bits_at(uint8_t *target, int width, const uint32_t *index, uint32_t count, const uint8_t *bits) {
+    switch (width) {
+    case 1: for (uint32_t k = 0; k < count; k++) target[index[k]] = bits[k]; break;
+    case 2: for (uint32_t k = 0; k < count; k++) memcpy(target + 2 * (size_t)index[k], bits + 2 * (size_t)k, 2); break;
+    default: for (uint32_t k = 0; k < count; k++) memcpy(target + 4 * (size_t)index[k], bits + 4 * (size_t)k, 4);
+    }
+}
+
 /* ---- compare */
 
 #define CHUNK_BLOCKS 256 /* both tiles' chunks lie in the first level cache */
@@ -34,13 +43,6 @@ static void changes_free(changes *c) {
     free(c->new);
 }
 
-static inline void copy_changed(changes *c, uint32_t from, const uint8_t *before, const uint8_t *after, int width) {
-    for (uint32_t k = from; k < c->count; k++) {
-        store_bits(c->old, width, k, load_bits(before, width, c->index[k]));
-        store_bits(c->new, width, k, load_bits(after, width, c->index[k]));
-    }
-}
-
 /* What differs, in order; 0 = no memory. With `snapshot` (== before), the new bits are written there as well. */
 static int compare(const path *p, const uint8_t *before, const uint8_t *after, uint32_t size, int width, uint8_t *snapshot,
                    changes *c) {
@@ -48,26 +50,23 @@ static int compare(const path *p, const uint8_t *before, const uint8_t *after, u
     for (uint32_t first = 0; first < size; first += CHUNK_BLOCKS * BLOCK) {
         uint32_t left = size - first, from = c->count;
         uint32_t blocks = left / BLOCK < CHUNK_BLOCKS ? left / BLOCK : CHUNK_BLOCKS, used = blocks;
-        p->differ(before + (size_t)first * width, after + (size_t)first * width, width, blocks, words);
+        uint32_t ones = p->differ(before + (size_t)first * width, after + (size_t)first * width, width, blocks, words);
         if (blocks < CHUNK_BLOCKS && left % BLOCK) { /* the end of the tile */
             words[used] = 0;
             for (uint32_t i = blocks * BLOCK; i < left; i++) {
                 uint64_t differs = load_bits(before, width, first + i) != load_bits(after, width, first + i);
                 words[used] |= differs << (i % BLOCK);
+                ones += (uint32_t)differs;
             }
             used++;
         }
-        uint32_t ones = 0;
-        for (uint32_t b = 0; b < used; b++) ones += (uint32_t)__builtin_popcountll(words[b]);
         if (!changes_grow(c, ones + 4, width)) return 0;
         c->count += p->list_ones(words, used, first, c->index + from);
-        switch (width) { /* one loop per width */
-        case 1: copy_changed(c, from, before, after, 1); break;
-        case 2: copy_changed(c, from, before, after, 2); break;
-        default: copy_changed(c, from, before, after, 4);
-        }
-        if (snapshot)
-            for (uint32_t k = from; k < c->count; k++) store_bits(snapshot, width, c->index[k], load_bits(c->new, width, k));
+        const uint32_t *index = c->index + from;
+        uint8_t *old = c->old + (size_t)from * width, *new = c->new + (size_t)from * width;
+        take_bits(before, width, index, c->count - from, old);
+        take_bits(after, width, index, c->count - from, new);
+        if (snapshot) put_bits_at(snapshot, width, index, c->count - from, new);
     }
     return 1;
 }
@@ -78,11 +77,7 @@ static int scatter(uint8_t *target, uint32_t size, int width, const uint32_t *in
     uint32_t largest = 0;
     for (uint32_t k = 0; k < count; k++) largest = index[k] > largest ? index[k] : largest;
     if (count && largest >= size) return 0;
-    switch (width) {
-    case 1: for (uint32_t k = 0; k < count; k++) target[index[k]] = bits[k]; break;
-    case 2: for (uint32_t k = 0; k < count; k++) memcpy(target + 2 * (size_t)index[k], bits + 2 * (size_t)k, 2); break;
-    default: for (uint32_t k = 0; k < count; k++) memcpy(target + 4 * (size_t)index[k], bits + 4 * (size_t)k, 4);
-    }
+    put_bits_at(target, width, index, count, bits);
     return 1;
 }
 

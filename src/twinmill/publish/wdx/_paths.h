@@ -7,55 +7,92 @@
 typedef struct {
     const char *name;
     int (*works)(void);
-    void (*count_classes)(const view *v, uint32_t *sizes);
-    void (*rank_changes)(const view *v, const uint32_t *index, const uint8_t *classes_k, uint32_t count, uint32_t wanted,
-                         uint32_t *ranks, uint32_t *sizes);
-    void (*spread_bitmaps)(const view *v, uint8_t *const *bitmaps, uint32_t wanted, uint64_t *changed);
-    void (*differ)(const uint8_t *before, const uint8_t *after, int width, uint32_t blocks, uint64_t *changed);
+    void (*slice_classes)(const view *v, slices *out);
+    void (*classes_of)(const view *v, const uint8_t *bits, uint32_t count, uint8_t *out);
+    void (*count_classes)(const slices *classes, uint32_t size, int top, uint32_t *sizes);
+    void (*rank_changes)(const slices *classes, uint32_t size, int top, const uint32_t *index, const uint8_t *classes_k,
+                         uint32_t count, uint32_t *ranks, uint32_t *sizes);
+    uint32_t (*spread_bitmaps)(const slices *classes, uint32_t size, int top, const uint8_t *bitmaps, const uint32_t *starts,
+                           uint64_t *changed);
+    uint32_t (*differ)(const uint8_t *before, const uint8_t *after, int width, uint32_t blocks, uint64_t *changed);
     uint32_t (*list_ones)(const uint64_t *words, uint32_t count, uint32_t first, uint32_t *index);
-    uint32_t (*digest_moves)(const uint32_t *index, const uint32_t *old, const uint32_t *new, uint32_t count,
-                             uint64_t halves[2]);
+    void (*digest_moves)(const uint32_t *index, const uint32_t *old, const uint32_t *new, uint32_t count, uint64_t halves[2]);
 } path;
+
+/* The elements of class c in block b. */
+static inline uint64_t class_mask(const slices *classes, uint32_t b, int c) {
+#define SLICE(j) (classes[b / 4].bit[j][b % 4] ^ (((uint64_t)c >> (j) & 1) - 1)) /* turned round where bit j of c is 0 */
+    return SLICE(0) & SLICE(1) & SLICE(2) & SLICE(3);
+#undef SLICE
+}
 
 /* ---- portable */
 
 static int portable_works(void) { return 1; }
 
-static void portable_count_classes(const view *v, uint32_t *sizes) {
-    memset(sizes, 0, CLASSES_MAX * sizeof *sizes);
-    for (uint32_t i = 0; i < v->size; i++) sizes[class_of(v, load_bits(v->bits, v->width, i))]++;
-}
-
-static void portable_rank_changes(const view *v, const uint32_t *index, const uint8_t *classes_k, uint32_t count,
-                                  uint32_t wanted, uint32_t *ranks, uint32_t *sizes) {
-    uint32_t i = 0;
-    (void)wanted;
-    memset(sizes, 0, CLASSES_MAX * sizeof *sizes);
-    for (uint32_t k = 0; k < count; k++) {
-        for (; i < index[k]; i++) sizes[class_of(v, load_bits(v->bits, v->width, i))]++;
-        ranks[k] = sizes[classes_k[k]];
-    }
-    for (; i < v->size; i++) sizes[class_of(v, load_bits(v->bits, v->width, i))]++;
-}
-
-static void portable_spread_bitmaps(const view *v, uint8_t *const *bitmaps, uint32_t wanted, uint64_t *changed) {
-    uint32_t offset[CLASSES_MAX] = {0};
-    memset(changed, 0, (v->size + BLOCK - 1) / BLOCK * sizeof *changed);
+static void portable_slice_classes(const view *v, slices *out) {
+    memset(out, 0, groups_of(v->size) * sizeof *out);
     for (uint32_t i = 0; i < v->size; i++) {
-        int c = class_of(v, load_bits(v->bits, v->width, i));
-        uint32_t at = offset[c]++;
-        if (wanted >> c & 1) changed[i / BLOCK] |= (uint64_t)(bitmaps[c][at >> 3] >> (at & 7) & 1) << (i % BLOCK);
+        uint64_t c = (uint64_t)class_of(v, load_bits(v->bits, v->width, i));
+        for (int j = 0; j < 4; j++) out[i / BLOCK / 4].bit[j][i / BLOCK % 4] |= (c >> j & 1) << (i % BLOCK);
     }
 }
 
-static void portable_differ(const uint8_t *before, const uint8_t *after, int width, uint32_t blocks, uint64_t *changed) {
+static void portable_classes_of(const view *v, const uint8_t *bits, uint32_t count, uint8_t *out) {
+    classes_of_bits(v, bits, count, out);
+}
+
+static void portable_count_classes(const slices *classes, uint32_t size, int top, uint32_t *sizes) {
+    memset(sizes, 0, CLASSES_MAX * sizeof *sizes);
+    for (uint32_t b = 0; b < blocks_of(size); b++)
+        for (int c = 0; c <= top; c++)
+            sizes[c] += (uint32_t)__builtin_popcountll(class_mask(classes, b, c) & valid_of(size, b));
+}
+
+static void portable_rank_changes(const slices *classes, uint32_t size, int top, const uint32_t *index,
+                                  const uint8_t *classes_k, uint32_t count, uint32_t *ranks, uint32_t *sizes) {
+    uint32_t k = 0;
+    memset(sizes, 0, CLASSES_MAX * sizeof *sizes);
+    for (uint32_t b = 0; b < blocks_of(size); b++) {
+        for (; k < count && index[k] / BLOCK == b; k++) {
+            uint64_t before = (1ull << (index[k] % BLOCK)) - 1;
+            int c = classes_k[k];
+            ranks[k] = sizes[c] + (uint32_t)__builtin_popcountll(class_mask(classes, b, c) & before);
+        }
+        for (int c = 0; c <= top; c++)
+            sizes[c] += (uint32_t)__builtin_popcountll(class_mask(classes, b, c) & valid_of(size, b));
+    }
+}
+
+static uint32_t portable_spread_bitmaps(const slices *classes, uint32_t size, int top, const uint8_t *bitmaps,
+                                    const uint32_t *starts, uint64_t *changed) {
+    uint32_t offset[CLASSES_MAX], ones = 0;
+    memcpy(offset, starts, sizeof offset);
+    for (uint32_t b = 0; b < blocks_of(size); b++) {
+        changed[b] = 0;
+        for (int c = 0; c <= top; c++) {
+            uint64_t mask = class_mask(classes, b, c) & valid_of(size, b);
+            for (; mask; mask &= mask - 1) {
+                uint32_t at = offset[c]++;
+                changed[b] |= (mask & -mask) & -(uint64_t)(bitmaps[at >> 3] >> (at & 7) & 1);
+            }
+        }
+        ones += (uint32_t)__builtin_popcountll(changed[b]);
+    }
+    return ones;
+}
+
+static uint32_t portable_differ(const uint8_t *before, const uint8_t *after, int width, uint32_t blocks, uint64_t *changed) {
     size_t step = (size_t)BLOCK * width;
+    uint32_t ones = 0;
     for (uint32_t b = 0; b < blocks; b++, before += step, after += step) {
         changed[b] = 0;
         if (memcmp(before, after, step) == 0) continue;
         for (uint32_t i = 0; i < BLOCK; i++)
             changed[b] |= (uint64_t)(load_bits(before, width, i) != load_bits(after, width, i)) << i;
+        ones += (uint32_t)__builtin_popcountll(changed[b]);
     }
+    return ones;
 }
 
 static uint32_t portable_list_ones(const uint64_t *words, uint32_t count, uint32_t first, uint32_t *index) {
@@ -79,8 +116,7 @@ static inline uint32_t key_two(uint32_t one) {
     return one ^ one >> 12;
 }
 
-/* Adds (new - old) * key; old == NULL counts as zeros, index == NULL as 0, 1, 2, ... Returns how many were done. */
-static uint32_t portable_digest_moves(const uint32_t *index, const uint32_t *old, const uint32_t *new, uint32_t count,
+static void portable_digest_moves(const uint32_t *index, const uint32_t *old, const uint32_t *new, uint32_t count,
                                       uint64_t halves[2]) {
     for (uint32_t k = 0; k < count; k++) {
         uint32_t one = key_one(index[k]);
@@ -88,10 +124,9 @@ static uint32_t portable_digest_moves(const uint32_t *index, const uint32_t *old
         halves[0] += moved * one;
         halves[1] += moved * key_two(one);
     }
-    return count;
 }
 
-static const path PORTABLE = {"portable", portable_works, portable_count_classes, portable_rank_changes,
+static const path PORTABLE = {"portable", portable_works, portable_slice_classes, portable_classes_of, portable_count_classes, portable_rank_changes,
                               portable_spread_bitmaps, portable_differ, portable_list_ones, portable_digest_moves};
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -113,9 +148,6 @@ static int avx512_works(void) {
 
 #define TARGET __attribute__((target("avx2,bmi,bmi2,popcnt")))
 #define NAME(f) avx2_##f
-typedef struct { __m256i low, high; } avx2_block;
-#define block avx2_block
-
 TARGET static inline __m256i avx2_classes(const view *v, __m256i exponents) {
     exponents = _mm256_adds_epu8(exponents, _mm256_set1_epi8((char)v->add));
     exponents = _mm256_subs_epu8(exponents, _mm256_set1_epi8((char)v->sub));
@@ -144,35 +176,36 @@ TARGET static inline __m256i avx2_exponents_1(const view *v, const uint8_t *from
     return _mm256_and_si256(x, _mm256_set1_epi8((char)v->mask));
 }
 
-TARGET static inline avx2_block avx2_load_block(const view *v, const uint8_t *from) {
-    avx2_block b;
-    switch (v->width) {
-    case 1: b.low = avx2_exponents_1(v, from), b.high = avx2_exponents_1(v, from + 32); break;
-    case 2: b.low = avx2_exponents_2(v, from), b.high = avx2_exponents_2(v, from + 64); break;
-    default: b.low = avx2_exponents_4(v, from), b.high = avx2_exponents_4(v, from + 128);
-    }
-    b.low = avx2_classes(v, b.low), b.high = avx2_classes(v, b.high);
-    return b;
+TARGET static inline __m256i avx2_classes_32(const view *v, const uint8_t *from, int width) {
+    if (width == 1) return avx2_classes(v, avx2_exponents_1(v, from));
+    return avx2_classes(v, width == 2 ? avx2_exponents_2(v, from) : avx2_exponents_4(v, from));
 }
 
-TARGET static inline uint64_t avx2_two_masks(__m256i low, __m256i high) {
+TARGET static inline uint64_t avx2_two_masks(__m256i low, __m256i high) { /* the highest bit of every byte */
     return (uint32_t)_mm256_movemask_epi8(low) | (uint64_t)(uint32_t)_mm256_movemask_epi8(high) << 32;
 }
 
-TARGET static inline uint64_t avx2_equal_mask(avx2_block b, int c) {
-    __m256i wanted = _mm256_set1_epi8((char)c);
-    return avx2_two_masks(_mm256_cmpeq_epi8(b.low, wanted), _mm256_cmpeq_epi8(b.high, wanted));
+TARGET static inline void avx2_slice_block(const view *v, const uint8_t *from, int width, slices *out, uint32_t block) {
+    for (int half = 0; half < 2; half++) {
+        __m256i classes = avx2_classes_32(v, from + 32 * width * half, width);
+        out->half[3][block][half] = (uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(classes, 4));
+        out->half[2][block][half] = (uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(classes, 5));
+        out->half[1][block][half] = (uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(classes, 6));
+        out->half[0][block][half] = (uint32_t)_mm256_movemask_epi8(_mm256_slli_epi16(classes, 7));
+    }
+}
+
+TARGET static inline __m256i avx2_same(const uint8_t *a, const uint8_t *b, int width, int i) { /* the i-th 32 bytes */
+    __m256i x = _mm256_loadu_si256((const __m256i *)(a + 32 * i)), y = _mm256_loadu_si256((const __m256i *)(b + 32 * i));
+    return width == 1 ? _mm256_cmpeq_epi8(x, y) : width == 2 ? _mm256_cmpeq_epi16(x, y) : _mm256_cmpeq_epi32(x, y);
 }
 
 TARGET static inline __m256i avx2_same_32(const uint8_t *a, const uint8_t *b, int width) { /* 0xFF per equal element */
-#define PAIR(i) _mm256_loadu_si256((const __m256i *)(a + 32 * (i))), _mm256_loadu_si256((const __m256i *)(b + 32 * (i)))
-    if (width == 1) return _mm256_cmpeq_epi8(PAIR(0));
-    if (width == 2)
-        return _mm256_permute4x64_epi64(_mm256_packs_epi16(_mm256_cmpeq_epi16(PAIR(0)), _mm256_cmpeq_epi16(PAIR(1))), 0xD8);
-    __m256i low = _mm256_packs_epi32(_mm256_cmpeq_epi32(PAIR(0)), _mm256_cmpeq_epi32(PAIR(1)));
-    __m256i high = _mm256_packs_epi32(_mm256_cmpeq_epi32(PAIR(2)), _mm256_cmpeq_epi32(PAIR(3)));
+    if (width == 1) return avx2_same(a, b, 1, 0);
+    if (width == 2) return _mm256_permute4x64_epi64(_mm256_packs_epi16(avx2_same(a, b, 2, 0), avx2_same(a, b, 2, 1)), 0xD8);
+    __m256i low = _mm256_packs_epi32(avx2_same(a, b, 4, 0), avx2_same(a, b, 4, 1));
+    __m256i high = _mm256_packs_epi32(avx2_same(a, b, 4, 2), avx2_same(a, b, 4, 3));
     return _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-#undef PAIR
 }
 
 TARGET static inline uint64_t avx2_differ_mask(const uint8_t *a, const uint8_t *b, int width) {
@@ -180,7 +213,7 @@ TARGET static inline uint64_t avx2_differ_mask(const uint8_t *a, const uint8_t *
 }
 
 /* 8 positions at a time; the odd ones of each vector are shifted to where mul_epu32 looks */
-TARGET static uint32_t avx2_digest_moves(const uint32_t *index, const uint32_t *old, const uint32_t *new, uint32_t count,
+TARGET static void avx2_digest_moves(const uint32_t *index, const uint32_t *old, const uint32_t *new, uint32_t count,
                                          uint64_t halves[2]) {
     __m256i sums[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     uint32_t k = 0;
@@ -207,29 +240,26 @@ TARGET static uint32_t avx2_digest_moves(const uint32_t *index, const uint32_t *
         _mm256_storeu_si256((__m256i *)four, sums[half]);
         halves[half] += four[0] + four[1] + four[2] + four[3];
     }
-    return k + portable_digest_moves(index + k, old + k, new + k, count - k, halves);
+    portable_digest_moves(index + k, old + k, new + k, count - k, halves);
 }
 
 #include "_scan.h"
-static const path AVX2 = {"avx2", avx2_works, avx2_count_classes, avx2_rank_changes,
+static const path AVX2 = {"avx2", avx2_works, avx2_slice_classes, avx2_classes_of, avx2_count_classes, avx2_rank_changes,
                           avx2_spread_bitmaps, avx2_differ, avx2_list_ones, avx2_digest_moves};
 #undef TARGET
 #undef NAME
-#undef block
 
 /* ---- AVX-512 */
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx2,bmi,bmi2,popcnt")))
 #define NAME(f) avx512_##f
-typedef __m512i avx512_block;
-#define block avx512_block
 
-TARGET static inline __m512i avx512_load_block(const view *v, const uint8_t *from) {
+TARGET static inline void avx512_slice_block(const view *v, const uint8_t *from, int width, slices *out, uint32_t block) {
     __m128i shift = _mm_cvtsi32_si128(v->shift);
     __m512i x;
-    if (v->width == 1) {
+    if (width == 1) {
         x = _mm512_and_si512(_mm512_srl_epi16(_mm512_loadu_si512(from), shift), _mm512_set1_epi8((char)v->mask));
-    } else if (v->width == 2) {
+    } else if (width == 2) {
         __m512i mask = _mm512_set1_epi16((short)v->mask);
         __m512i a = _mm512_and_si512(_mm512_srl_epi16(_mm512_loadu_si512(from), shift), mask);
         __m512i b = _mm512_and_si512(_mm512_srl_epi16(_mm512_loadu_si512(from + 64), shift), mask);
@@ -242,28 +272,26 @@ TARGET static inline __m512i avx512_load_block(const view *v, const uint8_t *fro
         x = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set_m128i(q[1], q[0])), _mm256_set_m128i(q[3], q[2]), 1);
     }
     x = _mm512_subs_epu8(_mm512_adds_epu8(x, _mm512_set1_epi8((char)v->add)), _mm512_set1_epi8((char)v->sub));
-    return _mm512_min_epu8(x, _mm512_set1_epi8((char)v->top));
-}
-
-TARGET static inline uint64_t avx512_equal_mask(__m512i b, int c) {
-    return _mm512_cmpeq_epi8_mask(b, _mm512_set1_epi8((char)c));
+    x = _mm512_min_epu8(x, _mm512_set1_epi8((char)v->top));
+    for (int j = 0; j < 4; j++) out->bit[j][block] = _mm512_test_epi8_mask(x, _mm512_set1_epi8((char)(1 << j)));
 }
 
 TARGET static inline uint64_t avx512_differ_mask(const uint8_t *a, const uint8_t *b, int width) {
-#define PAIR(i) _mm512_loadu_si512(a + 64 * (i)), _mm512_loadu_si512(b + 64 * (i))
-    if (width == 1) return _mm512_cmpneq_epi8_mask(PAIR(0));
-    if (width == 2) return _mm512_cmpneq_epi16_mask(PAIR(0)) | (uint64_t)_mm512_cmpneq_epi16_mask(PAIR(1)) << 32;
-    return _mm512_cmpneq_epi32_mask(PAIR(0)) | (uint64_t)_mm512_cmpneq_epi32_mask(PAIR(1)) << 16 |
-           (uint64_t)_mm512_cmpneq_epi32_mask(PAIR(2)) << 32 | (uint64_t)_mm512_cmpneq_epi32_mask(PAIR(3)) << 48;
-#undef PAIR
+    uint64_t mask = 0;
+    for (int i = 0; i < width; i++) { /* 64 bytes of each */
+        __m512i x = _mm512_loadu_si512(a + 64 * i), y = _mm512_loadu_si512(b + 64 * i);
+        if (width == 1) return _mm512_cmpneq_epi8_mask(x, y);
+        uint64_t some = width == 2 ? (uint64_t)_mm512_cmpneq_epi16_mask(x, y) : (uint64_t)_mm512_cmpneq_epi32_mask(x, y);
+        mask |= some << (64 / width * i);
+    }
+    return mask;
 }
 
 #include "_scan.h"
-static const path AVX512 = {"avx512", avx512_works, avx512_count_classes, avx512_rank_changes,
+static const path AVX512 = {"avx512", avx512_works, avx512_slice_classes, avx512_classes_of, avx512_count_classes, avx512_rank_changes,
                             avx512_spread_bitmaps, avx512_differ, avx512_list_ones, avx2_digest_moves};
 #undef TARGET
 #undef NAME
-#undef block
 
 static const path *const PATHS[] = {&AVX512, &AVX2, &PORTABLE};
 #else

@@ -6,8 +6,9 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+#include "_decode.h"
+#include "_encode.h"
 #include "_passes.h"
-#include "_tile.h"
 
 static const path *used = &PORTABLE;
 
@@ -239,17 +240,17 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
 /* ---- tiles: encode returns bytes; decode three arrays, or the number of a reason */
 
 static PyObject *py_encode_body(PyObject *self, PyObject *args) {
-    Py_buffer b[3] = {{0}};
+    Py_buffer b[4] = {{0}};
     PyObject *capsule, *payload = NULL;
     int kind;
     uint8_t *bytes = NULL;
     size_t length = 0;
     enum reason why = FINE;
     (void)self;
-    if (!PyArg_ParseTuple(args, "Oy*y*y*i", &capsule, &b[0], &b[1], &b[2], &kind)) return NULL;
+    if (!PyArg_ParseTuple(args, "Oy*y*y*y*i", &capsule, &b[0], &b[1], &b[2], &b[3], &kind)) return NULL;
     const tables *t = PyCapsule_GetPointer(capsule, CAPSULE);
     int64_t size = t ? elements(&b[0], t->width, "before") : -1, count = size < 0 ? -1 : elements(&b[1], 4, "index");
-    if (count >= 0 && (count == 0 || count > size || b[2].len != count * t->width)) mismatch();
+    if (count >= 0 && (count == 0 || count > size || b[2].len != count * t->width || b[3].len != b[2].len)) mismatch();
     else if (count >= 0) {
         const uint32_t *index = b[1].buf;
         for (int64_t k = 0; k < count && !PyErr_Occurred(); k++)
@@ -258,12 +259,14 @@ static PyObject *py_encode_body(PyObject *self, PyObject *args) {
     }
     if (!PyErr_Occurred()) {
         Py_BEGIN_ALLOW_THREADS
-        why = encode_body(t, used, b[0].buf, (uint32_t)size, b[1].buf, b[2].buf, (uint32_t)count, kind, &bytes, &length);
+        why = encode_body(t, used, b[0].buf, (uint32_t)size, b[1].buf, b[2].buf, b[3].buf, (uint32_t)count, kind, &bytes, &length);
         Py_END_ALLOW_THREADS
-        payload = why ? PyErr_NoMemory() : PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)length);
+        if (!why) payload = PyBytes_FromStringAndSize((const char *)bytes, (Py_ssize_t)length);
+        else if (why == NO_MEMORY) PyErr_NoMemory();
+        else PyErr_SetString(PyExc_ValueError, "the patch does not belong to this tile");
     }
     free(bytes);
-    release(b, 3);
+    release(b, 4);
     return payload;
 }
 
@@ -313,7 +316,7 @@ static PyMethodDef METHODS[] = {
     {"advance", py_advance, METH_VARARGS, "advance(digest, index, old, new, width) -> 16 bytes"},
     {"gather", py_gather, METH_VARARGS,
      "gather(seen, changed, gaps, holes, nibbles, values, flat, before, after, width, shift, exponents)"},
-    {"encode_body", py_encode_body, METH_VARARGS, "encode_body(prepared, before, index, new, kind) -> bytes"},
+    {"encode_body", py_encode_body, METH_VARARGS, "encode_body(prepared, before, index, old, new, kind) -> bytes"},
     {"decode_body", py_decode_body, METH_VARARGS, "decode_body(prepared, before, payload) -> (index, old, new) or a reason"},
     {NULL, NULL, 0, NULL},
 };

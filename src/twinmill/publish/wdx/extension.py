@@ -35,6 +35,7 @@ REASONS: Final = (
     "a change that changes nothing",
     "a change behind the end of a class",
     "an unknown kind of tile",
+    "a patch of another tile",
 )
 """in the order of `enum reason` in _format.h"""
 
@@ -75,7 +76,7 @@ def advance(before: bytes, patch: Patch) -> bytes:
 
 
 def encode_body(before: Bits, patch: Patch, tables: Tables, kind: int) -> bytes:
-    return cast(bytes, _native.encode_body(_prepared(tables), before, patch.index, patch.new, kind))
+    return cast(bytes, _native.encode_body(_prepared(tables), before, patch.index, patch.old, patch.new, kind))
 
 
 def decode_body(before: Bits, payload: bytes, tables: Tables) -> Patch:

@@ -1,6 +1,6 @@
-/* Tiles of kind 3 and 4 to bytes and back: reference.py is the specification. Nothing here touches Python objects. */
-#ifndef WDX_TILE_H
-#define WDX_TILE_H
+/* Tiles of kind 3 and 4 to bytes: reference.py is the specification. Nothing here touches Python objects. */
+#ifndef WDX_ENCODE_H
+#define WDX_ENCODE_H
 
 #include "_paths.h"
 #include "_rans.h"
@@ -52,7 +52,7 @@ static int best_scale(const tables *t, uint32_t size, uint32_t changes) {
 typedef struct {
     const tables *t;
     const path *p;
-    const uint8_t *before, *moved; /* the tile; the new bits of the changed elements */
+    const uint8_t *before, *old, *new; /* the tile; the bits of its changed elements */
     const uint32_t *index;
     uint32_t size, count;
     uint8_t *classes_k;            /* [count] */
@@ -126,13 +126,12 @@ static enum reason put_classes(encoder *e, const uint32_t *order, const uint32_t
     return FINE;
 }
 
-/* Room for that many tokens of positions, and the head of the bits. */
-static enum reason open_tokens(encoder *e, uint64_t positions, int setting) {
-    uint64_t all = positions + e->count;
-    e->tokens = malloc(all);
-    e->bits.start = e->bits.at = malloc(5 * all + 4 * CLASSES_MAX + 16);
+/* The head of the bits, with `positions` tokens to come; and room for `room`, should the patch be of another tile. */
+static enum reason open_tokens(encoder *e, uint64_t positions, uint64_t room, int setting) {
+    e->tokens = malloc(room + e->count);
+    e->bits.start = e->bits.at = malloc(5 * (room + e->count) + 4 * CLASSES_MAX + 16);
     if (!e->tokens || !e->bits.start) return NO_MEMORY;
-    e->lanes = all >= MANY ? LANES : 1;
+    e->lanes = positions + e->count >= MANY ? LANES : 1;
     put_bits(&e->bits, e->lanes == LANES, 1);
     put_bits(&e->bits, (uint64_t)setting, 4);
     return FINE;
@@ -140,36 +139,38 @@ static enum reason open_tokens(encoder *e, uint64_t positions, int setting) {
 
 static enum reason encode_classes(encoder *e, int shift, uint32_t *order) {
     const tables *t = e->t;
-    uint32_t starts[CLASSES_MAX + 1] = {0}, at[CLASSES_MAX + 1], events[CLASSES_MAX], wanted = 0;
-    uint64_t tokens = 0;
+    uint32_t starts[CLASSES_MAX + 1] = {0}, at[CLASSES_MAX + 1], events[CLASSES_MAX];
+    uint64_t tokens = 0, most = 0;
     view v = view_of(t, e->before, e->size, shift);
-    for (uint32_t k = 0; k < e->count; k++) {
-        e->classes_k[k] = (uint8_t)class_of(&v, load_bits(e->before, t->width, e->index[k]));
-        starts[e->classes_k[k] + 1]++;
-    }
-    for (int c = 0; c < t->classes; c++) {
-        if (starts[c + 1] || t->mode[c] != MODE_GAPS) wanted |= 1u << c;
-        starts[c + 1] += starts[c];
-    }
+    e->p->classes_of(&v, e->old, e->count, e->classes_k);
+    for (uint32_t k = 0; k < e->count; k++) starts[e->classes_k[k] + 1]++;
+    for (int c = 0; c < t->classes; c++) starts[c + 1] += starts[c];
     memcpy(at, starts, sizeof at);
-    e->p->rank_changes(&v, e->index, e->classes_k, e->count, wanted, e->ranks, e->sizes);
+    slices *classes = malloc(groups_of(e->size) * sizeof *classes);
+    if (!classes) return NO_MEMORY;
+    e->p->slice_classes(&v, classes);
+    e->p->rank_changes(classes, e->size, v.top, e->index, e->classes_k, e->count, e->ranks, e->sizes);
+    free(classes);
     for (uint32_t k = 0; k < e->count; k++) order[at[e->classes_k[k]]++] = e->ranks[k];
     for (int c = 0; c < t->classes; c++) {
         uint32_t changed = starts[c + 1] - starts[c];
+        if (changed > e->sizes[c]) return NOT_THIS_TILE;
         events[c] = t->mode[c] == MODE_HOLES ? e->sizes[c] - changed : changed;
         tokens += t->mode[c] == MODE_NIBBLES ? (e->sizes[c] + 3) / 4 : events[c];
+        most += t->mode[c] == MODE_HOLES ? changed : 0;
     }
-    enum reason why = open_tokens(e, tokens, shift + 8);
+    enum reason why = open_tokens(e, tokens, tokens + most, shift + 8);
     if (why) return why;
     for (int c = 0; c < t->classes; c++)
         if (t->mode[c] != MODE_NIBBLES) put_count(&e->bits, events[c]);
-    return put_classes(e, order, starts);
+    why = put_classes(e, order, starts);
+    return why ? why : e->section[t->classes] == tokens ? FINE : NOT_THIS_TILE;
 }
 
 static enum reason encode_flat(encoder *e, int scale) {
     const tables *t = e->t;
     uint32_t next = 0;
-    enum reason why = open_tokens(e, e->count, scale);
+    enum reason why = open_tokens(e, e->count, e->count, scale);
     if (why) return why;
     put_count(&e->bits, e->count);
     memset(e->classes_k, t->classes, e->count);
@@ -182,15 +183,22 @@ static enum reason encode_flat(encoder *e, int scale) {
     return FINE;
 }
 
-static void put_values(encoder *e) {
-    const tables *t = e->t;
-    uint8_t *out = e->tokens + e->section[t->classes];
+static inline void put_values_of(encoder *e, int width, uint8_t *out) {
     for (uint32_t k = 0; k < e->count; k++) {
-        uint32_t move = load_bits(e->moved, t->width, k) - load_bits(e->before, t->width, e->index[k]);
-        uint32_t number = zigzag(move & width_mask(t->width), t->width) - 1;
-        out[k] = put_token(&e->bits, &t->values, VALUE_DIRECT, t->write_value[e->classes_k[k]], number, 0);
+        uint32_t move = load_bits(e->new, width, k) - load_bits(e->old, width, k);
+        uint32_t number = zigzag(move & width_mask(width), width) - 1;
+        out[k] = put_token(&e->bits, &e->t->values, VALUE_DIRECT, e->t->write_value[e->classes_k[k]], number, 0);
     }
-    e->section[t->classes + 1] = e->section[t->classes] + e->count;
+}
+
+static void put_values(encoder *e) {
+    uint8_t *out = e->tokens + e->section[e->t->classes];
+    switch (e->t->width) {
+    case 1: put_values_of(e, 1, out); break;
+    case 2: put_values_of(e, 2, out); break;
+    default: put_values_of(e, 4, out);
+    }
+    e->section[e->t->classes + 1] = e->section[e->t->classes] + e->count;
 }
 
 /* Kind, states and words from the front, the bits from the back. *payload is the caller's to free. */
@@ -219,8 +227,9 @@ static enum reason assemble(encoder *e, int kind, uint8_t **payload, size_t *len
 }
 
 static enum reason encode_body(const tables *t, const path *p, const uint8_t *before, uint32_t size, const uint32_t *index,
-                               const uint8_t *moved, uint32_t count, int kind, uint8_t **payload, size_t *length) {
-    encoder e = {.t = t, .p = p, .before = before, .moved = moved, .index = index, .size = size, .count = count};
+                               const uint8_t *old, const uint8_t *new, uint32_t count, int kind, uint8_t **payload,
+                               size_t *length) {
+    encoder e = {.t = t, .p = p, .before = before, .old = old, .new = new, .index = index, .size = size, .count = count};
     uint32_t *order = malloc(2 * sizeof *order * count);
     enum reason why = NO_MEMORY;
     e.classes_k = malloc(count);
@@ -237,147 +246,6 @@ static enum reason encode_body(const tables *t, const path *p, const uint8_t *be
     free(e.tokens);
     free(e.bits.start);
     return why;
-}
-
-/* ---- decode, first half: where. Second half: what. Between them the caller makes room for the patch. */
-
-typedef struct {
-    const tables *t;
-    const path *p;
-    const uint8_t *before;
-    uint32_t size, count, blocks;
-    int kind, setting;
-    word_reader words;
-    bit_reader bits;
-    uint8_t *tokens;   /* of one section at a time */
-    uint64_t *changed; /* bitmap of the tile */
-} decoder;
-
-static enum reason get_count(decoder *d, uint32_t most, uint32_t *count) {
-    uint32_t length = (uint32_t)get_bits(&d->bits, 5);
-    uint64_t number = length ? get_bits(&d->bits, length - 1) | 1ull << (length - 1) : 0;
-    *count = (uint32_t)number;
-    return bits_cut(&d->bits) ? BITS_CUT : number > most ? COUNT_LARGE : FINE;
-}
-
-/* `count` gaps; each position flips one bit of a bitmap of `size` bits. */
-static enum reason get_positions(decoder *d, int row, uint32_t count, uint32_t size, int scale, uint64_t *bitmap) {
-    const alphabet *a = &d->t->gaps;
-    uint64_t next = 0;
-    enum reason why = get_symbols(&d->words, d->t->read_position[row], NULL, d->tokens, count);
-    if (why) return why;
-    for (uint32_t k = 0; k < count; k++) {
-        uint32_t token = d->tokens[k];
-        uint64_t at = next + ((uint64_t)a->base[token] << scale) + get_bits(&d->bits, a->extra[token] + (uint32_t)scale);
-        if (at >= size) return bits_cut(&d->bits) ? BITS_CUT : POSITION_LARGE;
-        bitmap[at / 64] ^= 1ull << (at % 64);
-        next = at + 1;
-    }
-    return bits_cut(&d->bits) ? BITS_CUT : FINE;
-}
-
-static enum reason get_nibbles(decoder *d, int row, uint32_t size, uint64_t *bitmap) {
-    uint32_t count = (size + 3) / 4;
-    enum reason why = get_symbols(&d->words, d->t->read_position[row], NULL, d->tokens, count);
-    if (why) return why;
-    for (uint32_t i = 0; i < count; i++) bitmap[i / 16] |= (uint64_t)d->tokens[i] << (i % 16 * 4);
-    return size % 4 && d->tokens[count - 1] >> (size % 4) ? NIBBLE_END : FINE;
-}
-
-static enum reason get_classes(decoder *d) {
-    const tables *t = d->t;
-    uint32_t sizes[CLASSES_MAX], counts[CLASSES_MAX], wanted = 0, most = 0;
-    uint8_t *bitmaps[CLASSES_MAX];
-    size_t words = 0;
-    enum reason why = FINE;
-    view v = view_of(t, d->before, d->size, d->setting - 8);
-    d->p->count_classes(&v, sizes);
-    for (int c = 0; c < t->classes && !why; c++) {
-        counts[c] = (sizes[c] + 3) / 4;
-        if (t->mode[c] != MODE_NIBBLES) why = get_count(d, sizes[c], counts + c);
-        if (counts[c] > most) most = counts[c];
-        words += sizes[c] / 64 + 3; /* 16 bytes that may be read beyond the end */
-    }
-    if (why) return why;
-    uint64_t *room = calloc(words, sizeof *room), *bitmap = room;
-    d->tokens = malloc(most + 1);
-    if (!room || !d->tokens) why = NO_MEMORY;
-    for (int c = 0; c < t->classes && !why; c++) {
-        bitmaps[c] = (uint8_t *)bitmap;
-        if (t->mode[c] == MODE_HOLES) memset(bitmap, 0xFF, (sizes[c] / 64 + 1) * sizeof *bitmap);
-        why = t->mode[c] == MODE_NIBBLES ? get_nibbles(d, c, sizes[c], bitmap)
-                                         : get_positions(d, c, counts[c], sizes[c], 0, bitmap);
-        if (counts[c] || t->mode[c] == MODE_HOLES) wanted |= 1u << c;
-        bitmap += sizes[c] / 64 + 3;
-    }
-    if (!why) d->p->spread_bitmaps(&v, bitmaps, wanted, d->changed);
-    free(room);
-    return why;
-}
-
-static enum reason get_flat(decoder *d) {
-    uint32_t count;
-    enum reason why = get_count(d, d->size, &count);
-    if (why) return why;
-    d->tokens = malloc(count + 1);
-    if (!d->tokens) return NO_MEMORY;
-    memset(d->changed, 0, d->blocks * sizeof *d->changed);
-    return get_positions(d, d->t->classes, count, d->size, d->setting, d->changed);
-}
-
-/* Sets d->count. Whatever it returns, decode_close must follow. */
-static enum reason decode_open(decoder *d, const uint8_t *payload, size_t length) {
-    enum reason why;
-    d->kind = payload[0];
-    d->blocks = (d->size + BLOCK - 1) / BLOCK;
-    if (d->kind != KIND_CLASSES && d->kind != KIND_FLAT) return KIND_UNKNOWN;
-    if ((why = bits_open(&d->bits, payload, length))) return why;
-    int lanes = get_bits(&d->bits, 1) ? LANES : 1;
-    d->setting = (int)get_bits(&d->bits, 4);
-    if (bits_cut(&d->bits)) return BITS_CUT;
-    if ((why = reader_open(&d->words, payload, length, lanes))) return why;
-    d->changed = malloc(d->blocks * sizeof *d->changed);
-    if (!d->changed) return NO_MEMORY;
-    if ((why = d->kind == KIND_CLASSES ? get_classes(d) : get_flat(d))) return why;
-    d->count = 0;
-    for (uint32_t b = 0; b < d->blocks; b++) d->count += (uint32_t)__builtin_popcountll(d->changed[b]);
-    return d->count ? FINE : NOTHING;
-}
-
-/* index: room for count + 4. old, new: as wide as the tile's elements. */
-static enum reason decode_patch(decoder *d, const uint8_t *payload, size_t length, uint32_t *index, uint8_t *old, uint8_t *new) {
-    const tables *t = d->t;
-    const alphabet *a = &t->values;
-    uint32_t count = d->count;
-    uint64_t largest = width_mask(t->width);
-    uint8_t *rows = malloc(2 * (size_t)count), *tokens = rows + count;
-    view v = view_of(t, d->before, d->size, d->setting - 8);
-    enum reason why;
-    size_t bytes;
-    if (!rows) return NO_MEMORY;
-    d->p->list_ones(d->changed, d->blocks, 0, index);
-    for (uint32_t k = 0; k < count; k++) {
-        uint32_t bits = load_bits(d->before, t->width, index[k]);
-        store_bits(old, t->width, k, bits);
-        rows[k] = d->kind == KIND_CLASSES ? (uint8_t)class_of(&v, bits) : (uint8_t)t->classes;
-    }
-    why = get_symbols(&d->words, t->read_value[0], rows, tokens, count);
-    for (uint32_t k = 0; k < count && !why; k++) {
-        uint64_t move = 1 + (uint64_t)a->base[tokens[k]] + get_bits(&d->bits, a->extra[tokens[k]]);
-        if (move > largest) why = NO_MOVE;
-        store_bits(new, t->width, k, load_bits(old, t->width, k) + unzigzag((uint32_t)move));
-    }
-    free(rows);
-    if (!why) why = reader_close(&d->words);
-    if (!why) why = bits_close(&d->bits, &bytes);
-    if (!why && (size_t)(d->words.at - payload) + bytes != length) why = ENDS_DIFFER;
-    return why;
-}
-
-static void decode_close(decoder *d) {
-    free(d->tokens);
-    free(d->changed);
-    free(d->bits.bytes);
 }
 
 #endif
