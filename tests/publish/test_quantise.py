@@ -16,6 +16,7 @@ from twinmill.publish.quantise.floats import BF16, E2M1, E4M3, F16, F32, Format,
 from twinmill.publish.subscriber import Subscriber
 from twinmill.publish.tensors import tensor_digest
 from twinmill.publish.tiles import tiled_digest
+from twinmill.records.weights import WeightVersion
 from twinmill.store.blobs import open_blobs
 
 from .adam import Masters, to_bf16, trained_weights
@@ -360,6 +361,11 @@ def test_the_rule_is_a_parameter() -> None:
 # ---- a stream of its own
 
 
+def body_bytes(version: WeightVersion) -> int:
+    """Of the payloads alone: the tables and the index weigh as much for a small matrix as for a large one."""
+    return sum(part.object.bytes - part.head_bytes for part in version.parts)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_rl_changes_ten_times_fewer_quantised_bytes_and_they_travel_exactly(name: str) -> None:
     masters = Masters((512, 768), lr=2e-6)
@@ -385,7 +391,7 @@ def test_a_step_of_rl_changes_ten_times_fewer_quantised_bytes_and_they_travel_ex
         if step:
             fewer = full.changed / masters.weights.size / (made.changed / quantised.state[matrix].size)
             assert (9 < fewer < 20) if name.startswith("fp8") else (40 < fewer < 250)
-            assert made.payload_bytes < full.payload_bytes / 4
+            assert body_bytes(made) < body_bytes(full) / 4
             scale = matrix + next(s for s in ("_scale_inv", "_scale") if matrix + s in before)
             assert np.mean(before[scale] != quantised.state[scale]) < 0.01
         before = quantised.state

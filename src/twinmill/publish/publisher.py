@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as release_of
 from typing import NamedTuple
 
+import numpy as np
+
 from twinmill.records import wire
 from twinmill.records.base import Ref
 from twinmill.records.weights import GridSpec, VersionKind, WeightVersion
@@ -95,7 +97,7 @@ class Publisher:
         Repeating the last publication returns it. Refused when this does not continue the log.
         """
         check_state(state, dtypes)
-        state = {name: array if array.flags.c_contiguous else array.copy("C") for name, array in state.items()}
+        state = _contiguous(state)
         self._settle()
         last = self.latest
         grid = self._grid(state, dtypes)
@@ -141,6 +143,7 @@ class Publisher:
         last = self.latest
         if last is None or not self._log.wanted_full(last.number) or self._is_sound(last):
             return False
+        state = _contiguous(state)
         grid = self._grid(state, dtypes)
         if grid.model_digest(digests(grid, state)) != last.model_digest:
             raise Refused(f"version {last.number} cannot be mended with other weights than its own")
@@ -240,6 +243,11 @@ class Publisher:
 
     def _file(self, data: bytes | None, before: Ref | None) -> Ref | None:
         return before if data is None else self._object(data)
+
+
+def _contiguous(state: State) -> dict[str, Array]:
+    """Arrays (also of a scalar) whose elements lie side by side."""
+    return {name: np.asarray(array, order="C") for name, array in state.items()}
 
 
 def _check_same_tensors(number: int, grid: Grid, state: State, dtypes: Mapping[str, str]) -> None:
