@@ -143,7 +143,12 @@ static const Kernels *const *known_levels(int *count) {
         int n = 0;
 #ifdef HAVE_X86
         __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx512f")) found[n++] = &kernels_avx512;
+#ifdef EMULATED_AVX512
+        const int has_avx512 = 1;
+#else
+        const int has_avx512 = __builtin_cpu_supports("avx512f");
+#endif
+        if (has_avx512) found[n++] = &kernels_avx512;
         if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found[n++] = &kernels_avx2;
 #endif
         found[n++] = &kernels_portable;

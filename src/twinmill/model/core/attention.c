@@ -21,14 +21,20 @@ typedef struct {
     const KvLayer *kv;
 } Store;
 
-static void store_row(const Store *s, int row) {
+static void rotate_row(const Store *s, float *head, int position) {
     const HeadShape *shape = s->shape;
-    const int dim = shape->head_dim, position = s->rows->position[row];
+    const int dim = shape->head_dim;
     const float *cosine = shape->rope + (size_t)position * dim, *sine = cosine + shape->rope_positions * dim;
-    float *head = s->qkv + (size_t)row * (shape->heads + 2 * shape->kv_heads) * dim;
     for (int h = 0; h < shape->heads + shape->kv_heads; h++)
         s->kernels->norm_rotate(head + h * dim, h < shape->heads ? shape->q_norm : shape->k_norm, cosine, sine,
                                 shape->norm_eps, dim);
+}
+
+static void store_row(const Store *s, int row) {
+    const HeadShape *shape = s->shape;
+    const int dim = shape->head_dim, position = s->rows->position[row];
+    float *head = s->qkv + (size_t)row * (shape->heads + 2 * shape->kv_heads) * dim;
+    if (shape->rope) rotate_row(s, head, position);
     const int32_t *table = s->rows->table + (size_t)s->rows->sequence[row] * s->rows->table_width;
     const int block = table[position / KV_BLOCK], place = position % KV_BLOCK;
     const float *k = head + shape->heads * dim, *v = k + shape->kv_heads * dim;
@@ -50,6 +56,30 @@ static void store_item(void *shared, int item, int thread) {
 void op_rotate_store(Pool *pool, const HeadShape *shape, const RowTable *rows, float *qkv, const KvLayer *kv) {
     Store s = {pool_kernels(pool), shape, rows, qkv, kv};
     pool_run(pool, (rows->rows + STORE_EACH - 1) / STORE_EACH, store_item, &s);
+}
+
+typedef struct {
+    const Kernels *kernels;
+    float *x;
+    const float *weights, *cosine, *sine;
+    float eps;
+    int rows, heads, n;
+} Rotate;
+
+static void rotate_item(void *shared, int item, int thread) {
+    (void)thread;
+    const Rotate *t = shared;
+    const int end = smaller(t->rows, (item + 1) * STORE_EACH), n = t->n;
+    for (int row = item * STORE_EACH; row < end; row++)
+        for (int h = 0; h < t->heads; h++)
+            t->kernels->norm_rotate(t->x + ((size_t)row * t->heads + h) * n, t->weights ? t->weights + h * n : NULL,
+                                    t->cosine + (size_t)row * n, t->sine + (size_t)row * n, t->eps, n);
+}
+
+void op_norm_rotate(Pool *pool, float *x, const float *weights, const float *cosine, const float *sine, float eps,
+                    int rows, int heads, int n) {
+    Rotate t = {pool_kernels(pool), x, weights, cosine, sine, eps, rows, heads, n};
+    pool_run(pool, (rows + STORE_EACH - 1) / STORE_EACH, rotate_item, &t);
 }
 
 typedef struct {

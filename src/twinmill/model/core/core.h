@@ -134,7 +134,7 @@ typedef struct {
     int heads, kv_heads, head_dim;
     float norm_eps;
     const float *q_norm, *k_norm; /* NULL = no norm */
-    const float *rope;            /* [2, positions, head_dim] */
+    const float *rope;            /* [2, positions, head_dim]; NULL = normed and rotated already */
     ptrdiff_t rope_positions;
 } HeadShape;
 
@@ -145,7 +145,11 @@ typedef struct {
     int table_width;
 } RowTable;
 
-/* qkv [rows, (heads + 2 * kv_heads) * head_dim]: rotates queries and keys in place, writes keys and values */
+/* x [rows, heads, n] in place: each head normed by its weight [heads, n] (NULL = not), then rotated; tables [rows, n] */
+void op_norm_rotate(Pool *pool, float *x, const float *weights, const float *cosine, const float *sine, float eps,
+                    int rows, int heads, int n);
+/* qkv [rows, (heads + 2 * kv_heads) * head_dim]: rotates queries and keys in place (not where rope is NULL), and stores
+ * keys and values */
 void op_rotate_store(Pool *pool, const HeadShape *shape, const RowTable *rows, float *qkv, const KvLayer *kv);
 int op_attend(Pool *pool, const HeadShape *shape, const RowTable *rows, const float *qkv, const KvLayer *kv, float *out);
 
@@ -164,13 +168,14 @@ int op_route(Pool *pool, const RouteShape *shape, float *logits, int rows, const
 void route_row(const Kernels *kernels, const RouteShape *shape, float *logits, const int16_t *forced, float floor,
                int32_t *chosen, float *gates, float *work, int64_t counts[2]);
 
-/* y = sum over choices of gate * down(swiglu(gate_up x)); keep (may be NULL) receives what a backward needs */
+/* y = sum over choices of gate * down(swiglu(gate_up x)). hidden [pairs, 2 * inner] and activated [pairs, inner] (NULL =
+ * not wanted) receive what a backward needs, pairs (row, choice) sorted by expert and then in order. */
 typedef struct {
     const Panels *gate_up, *down; /* [experts] */
     int experts, top_k, inner, width;
 } ExpertShape;
 int op_experts(Pool *pool, const ExpertShape *shape, const float *x, int rows, const int32_t *chosen,
-               const float *gates, float *y);
+               const float *gates, float *y, float *hidden, float *activated);
 
 /* head.c */
 typedef struct {

@@ -89,7 +89,7 @@ static int mixture(Step *s, const Layer *layer, int index) {
         return 0;
     for (int r = 0; r < rows && w->route_out; r++)
         for (int j = 0; j < k; j++) w->route_out[first + r * stride + j] = (int16_t)s->chosen[r * k + j];
-    if (!op_experts(s->pool, &experts, s->normed, rows, s->chosen, s->gates, s->y)) return 0;
+    if (!op_experts(s->pool, &experts, s->normed, rows, s->chosen, s->gates, s->y, NULL, NULL)) return 0;
     if (layer->shared_down.data) add_shared(s, layer);
     return 1;
 }

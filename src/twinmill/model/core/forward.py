@@ -38,10 +38,10 @@ class Kv(NamedTuple):
     strides: tuple[int, int, int, int]
 
 
-def new_kv(config: ModelConfig, blocks: int) -> Kv:
-    """Room for `blocks` blocks of KV_BLOCK positions."""
+def new_kv(config: ModelConfig, blocks: int, layers: int | None = None) -> Kv:
+    """Room for `blocks` blocks of KV_BLOCK positions; layers None = all of the model's."""
     each = KV_BLOCK * padded_dim(config.head_dim)
-    memory = np.zeros((config.layers, 2, blocks, config.kv_heads, each), np.float32)
+    memory = np.zeros((layers or config.layers, 2, blocks, config.kv_heads, each), np.float32)
     whole = blocks * config.kv_heads * each
     return Kv(memory, (whole, 2 * whole, config.kv_heads * each, each))
 

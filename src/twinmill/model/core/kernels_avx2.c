@@ -18,6 +18,7 @@
 #define NAME "avx2"
 #define SHAPES(X) X(1, 1) X(1, 2) X(1, 4) X(2, 1) X(2, 2) X(3, 1) X(3, 2) X(4, 1) X(5, 1) X(6, 1)
 #define MOST_ROWS 6
+#define MOST_PANELS 4
 static const int WIDE[] = {0, 4, 2, 2, 1, 1, 1};
 #include "kernels.inc"
 #ifdef __clang__

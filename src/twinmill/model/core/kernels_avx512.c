@@ -2,7 +2,10 @@
 #include "core.h"
 
 #ifdef HAVE_X86
-#ifdef __clang__
+#ifdef EMULATED_AVX512 /* a header of the tests, for processors without these instructions */
+#pragma GCC target("avx2,fma")
+#include EMULATED_AVX512
+#elif defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f"))), apply_to = function)
 #else
 #pragma GCC target("avx512f")
@@ -19,6 +22,7 @@
 #define SHAPES(X) \
     X(1, 1) X(1, 4) X(1, 8) X(2, 1) X(2, 4) X(3, 1) X(3, 4) X(4, 1) X(4, 4) X(5, 1) X(5, 4) X(6, 1) X(6, 4)
 #define MOST_ROWS 6
+#define MOST_PANELS 8
 static const int WIDE[] = {0, 8, 4, 4, 4, 4, 4};
 #include "kernels.inc"
 #ifdef __clang__

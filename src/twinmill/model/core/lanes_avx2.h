@@ -9,11 +9,11 @@ INLINE void v_store(float *p, V v) {
     _mm256_storeu_ps(p, v.a);
     _mm256_storeu_ps(p + 8, v.b);
 }
-INLINE __m256 widen(const uint16_t *p) {
-    __m128i bits = _mm_loadu_si128((const __m128i *)p);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+INLINE V v_load_bf16(const uint16_t *p) {
+    __m256i words = _mm256_loadu_si256((const __m256i *)p);
+    return (V){_mm256_castsi256_ps(_mm256_slli_epi32(words, 16)),
+               _mm256_and_ps(_mm256_castsi256_ps(words), _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)))};
 }
-INLINE V v_load_bf16(const uint16_t *p) { return (V){widen(p), widen(p + 8)}; }
 INLINE V v_add(V x, V y) { return (V){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 INLINE V v_sub(V x, V y) { return (V){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 INLINE V v_mul(V x, V y) { return (V){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }

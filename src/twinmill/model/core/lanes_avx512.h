@@ -7,8 +7,9 @@ INLINE V v_set(float x) { return (V){_mm512_set1_ps(x)}; }
 INLINE V v_load(const float *p) { return (V){_mm512_loadu_ps(p)}; }
 INLINE void v_store(float *p, V v) { _mm512_storeu_ps(p, v.a); }
 INLINE V v_load_bf16(const uint16_t *p) {
-    __m256i bits = _mm256_loadu_si256((const __m256i *)p);
-    return (V){_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+    __m256i words = _mm256_loadu_si256((const __m256i *)p);
+    __m256i low = _mm256_slli_epi32(words, 16), high = _mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000));
+    return (V){_mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1))};
 }
 INLINE V v_add(V x, V y) { return (V){_mm512_add_ps(x.a, y.a)}; }
 INLINE V v_sub(V x, V y) { return (V){_mm512_sub_ps(x.a, y.a)}; }

@@ -20,7 +20,10 @@ INLINE V v_load(const float *p) {
 INLINE void v_store(float *p, V v) { memcpy(p, &v, sizeof v); }
 INLINE V v_load_bf16(const uint16_t *p) {
     uint32_t wide[LANES];
-    for (int i = 0; i < LANES; i++) wide[i] = (uint32_t)p[i] << 16;
+    for (int i = 0; i < LANES / 2; i++) {
+        wide[i] = (uint32_t)p[2 * i] << 16;
+        wide[i + LANES / 2] = (uint32_t)p[2 * i + 1] << 16;
+    }
     V v;
     memcpy(&v, wide, sizeof v);
     return v;

@@ -221,7 +221,7 @@ static void combine_item(void *shared, int item, int thread) {
 }
 
 int op_experts(Pool *pool, const ExpertShape *shape, const float *x, int rows, const int32_t *chosen,
-               const float *gates, float *y) {
+               const float *gates, float *y, float *hidden, float *activated) {
     const size_t pairs = (size_t)rows * shape->top_k, inner = (size_t)shape->inner;
     const size_t most = pairs / ROWS_EACH + (size_t)shape->experts + 1;
     Experts e = {.kernels = pool_kernels(pool), .shape = shape, .rows = rows, .x = x, .gates = gates, .y = y};
@@ -230,8 +230,8 @@ int op_experts(Pool *pool, const ExpertShape *shape, const float *x, int rows, c
     e.place = pool_take(pool, pairs * sizeof *e.place);
     e.item_expert = pool_take(pool, most * sizeof *e.item_expert);
     e.item_row = pool_take(pool, most * sizeof *e.item_row);
-    e.hidden = pool_take(pool, pairs * 2 * inner * sizeof *e.hidden);
-    e.inner = pool_take(pool, pairs * inner * sizeof *e.inner);
+    e.hidden = hidden ? hidden : pool_take(pool, pairs * 2 * inner * sizeof *e.hidden);
+    e.inner = activated ? activated : pool_take(pool, pairs * inner * sizeof *e.inner);
     e.out = pool_take(pool, pairs * (size_t)shape->width * sizeof *e.out);
     if (!e.start || !e.row || !e.place || !e.item_expert || !e.item_row || !e.hidden || !e.inner || !e.out) return 0;
     sort_pairs(&e, chosen);

@@ -125,6 +125,26 @@ static PyObject *pool_add_gated(PyObject *self, PyObject *args) {
     return done(&held, 1);
 }
 
+static PyObject *pool_norm_rotate(PyObject *self, PyObject *args) {
+    Pool *pool = ((PoolObject *)self)->pool;
+    PyObject *x_, *weights_, *cosine_, *sine_;
+    float eps;
+    int heads, n;
+    if (!PyArg_ParseTuple(args, "OOOOfii", &x_, &weights_, &cosine_, &sine_, &eps, &heads, &n)) return NULL;
+    if (heads < 1 || n < 2 || n % 2) return PyErr_Format(PyExc_ValueError, "no %d heads of %d numbers", heads, n);
+    Held held = {.count = 0};
+    const Py_ssize_t each = (Py_ssize_t)heads * n;
+    float *x = hold(&held, x_, "x", 4, -1, WRITE, 0);
+    const Py_ssize_t rows = x ? held_bytes(&held) / 4 / each : 0;
+    if (x && held_bytes(&held) / 4 % each) PyErr_SetString(PyExc_ValueError, "x has a broken row");
+    const float *weights = PyErr_Occurred() ? NULL : hold(&held, weights_, "weights", 4, each, READ, 1);
+    const float *cosine = PyErr_Occurred() ? NULL : hold(&held, cosine_, "cosine", 4, rows * n, READ, 0);
+    const float *sine = cosine ? hold(&held, sine_, "sine", 4, rows * n, READ, 0) : NULL;
+    if (!sine) return done(&held, 0);
+    RUN(pool, op_norm_rotate(pool, x, weights, cosine, sine, eps, (int)rows, heads, n));
+    return done(&held, 1);
+}
+
 /* shape: heads, kv_heads, head_dim */
 static PyObject *pool_attention(PyObject *self, PyObject *args) {
     Pool *pool = ((PoolObject *)self)->pool;
@@ -147,18 +167,18 @@ static PyObject *pool_attention(PyObject *self, PyObject *args) {
     float *qkv = hold(&held, qkv_, "qkv", 4, rows.rows * each, WRITE, 0);
     shape.q_norm = qkv ? hold(&held, q_norm_, "q_norm", 4, dim, READ, 1) : NULL;
     shape.k_norm = PyErr_Occurred() ? NULL : hold(&held, k_norm_, "k_norm", 4, dim, READ, 1);
-    float *out = PyErr_Occurred() ? NULL : hold(&held, out_, "out", 4, rows.rows * shape.heads * dim, WRITE, 0);
-    shape.rope = out ? hold(&held, rope_, "rope", 4, -1, READ, 0) : NULL;
+    float *out = PyErr_Occurred() ? NULL : hold(&held, out_, "out", 4, rows.rows * shape.heads * dim, WRITE, 1);
+    shape.rope = PyErr_Occurred() ? NULL : hold(&held, rope_, "rope", 4, -1, READ, 1);
     if (PyErr_Occurred()) return done(&held, 0);
-    shape.rope_positions = held_bytes(&held) / 4 / 2 / dim;
-    for (int r = 0; r < rows.rows; r++)
+    if (shape.rope) shape.rope_positions = held_bytes(&held) / 4 / 2 / dim;
+    for (int r = 0; shape.rope && r < rows.rows; r++)
         if (rows.position[r] >= shape.rope_positions) {
             PyErr_Format(PyExc_ValueError, "row %d: position %d is beyond the rotary table", r, rows.position[r]);
             return done(&held, 0);
         }
     const KvLayer kv = {view.keys, view.values, view.block_stride, view.head_stride, panels_of(shape.head_dim) * LANES};
-    int ok = 0;
-    RUN(pool, op_rotate_store(pool, &shape, &rows, qkv, &kv); ok = op_attend(pool, &shape, &rows, qkv, &kv, out));
+    int ok = 1;
+    RUN(pool, op_rotate_store(pool, &shape, &rows, qkv, &kv); if (out) ok = op_attend(pool, &shape, &rows, qkv, &kv, out));
     return done(&held, ok);
 }
 
@@ -197,9 +217,10 @@ static int fit(const Matrix *gate_up, const Matrix *down) {
 static PyObject *pool_experts(PyObject *self, PyObject *args) {
     Pool *pool = ((PoolObject *)self)->pool;
     Matrix *gate_up, *down;
-    PyObject *x_, *chosen_, *gates_, *y_;
+    PyObject *x_, *chosen_, *gates_, *y_, *hidden_ = Py_None, *activated_ = Py_None;
     int top_k;
-    if (!PyArg_ParseTuple(args, "O!O!OOOiO", matrix_type, &gate_up, matrix_type, &down, &x_, &chosen_, &gates_, &top_k, &y_))
+    if (!PyArg_ParseTuple(args, "O!O!OOOiO|OO", matrix_type, &gate_up, matrix_type, &down, &x_, &chosen_, &gates_, &top_k,
+                          &y_, &hidden_, &activated_))
         return NULL;
     if (!fit(gate_up, down) || top_k < 1) return PyErr_Format(PyExc_ValueError, "these matrices are no experts");
     Held held = {.count = 0};
@@ -209,12 +230,16 @@ static PyObject *pool_experts(PyObject *self, PyObject *args) {
     const int32_t *chosen = x ? hold(&held, chosen_, "chosen", 4, rows * top_k, READ, 0) : NULL;
     const float *gates = chosen ? hold(&held, gates_, "gates", 4, rows * top_k, READ, 0) : NULL;
     float *y = gates ? hold(&held, y_, "y", 4, rows * gate_up->cols, WRITE, 0) : NULL;
-    for (Py_ssize_t i = 0; y && i < rows * top_k; i++)
+    const Py_ssize_t pairs = rows * top_k;
+    float *hidden = y ? hold(&held, hidden_, "hidden", 4, pairs * gate_up->rows, WRITE, 1) : NULL;
+    float *activated = PyErr_Occurred() ? NULL : hold(&held, activated_, "activated", 4, pairs * down->cols, WRITE, 1);
+    if (PyErr_Occurred()) return done(&held, 0);
+    for (Py_ssize_t i = 0; i < pairs; i++)
         if (chosen[i] < 0 || chosen[i] >= experts) {
             PyErr_Format(PyExc_ValueError, "there is no expert %d", chosen[i]);
             return done(&held, 0);
         }
-    Panels *list = y ? malloc(2 * (size_t)experts * sizeof *list) : NULL;
+    Panels *list = malloc(2 * (size_t)experts * sizeof *list);
     if (!list) return done(&held, 0);
     for (int e = 0; e < experts; e++) {
         list[e] = panels_at(gate_up, e);
@@ -222,7 +247,7 @@ static PyObject *pool_experts(PyObject *self, PyObject *args) {
     }
     const ExpertShape shape = {list, list + experts, experts, top_k, down->cols, down->rows};
     int ok = 0;
-    RUN(pool, ok = op_experts(pool, &shape, x, (int)rows, chosen, gates, y));
+    RUN(pool, ok = op_experts(pool, &shape, x, (int)rows, chosen, gates, y, hidden, activated));
     free(list);
     return done(&held, ok);
 }
@@ -257,13 +282,15 @@ static PyMethodDef pool_methods[] = {
     {"rms_norm", pool_rms_norm, METH_VARARGS, "rms_norm(x, weight, eps, y)"},
     {"swiglu", pool_swiglu, METH_VARARGS, "swiglu(hidden, out, rows)"},
     {"add_gated", pool_add_gated, METH_VARARGS, "add_gated(x, gate or None, y, rows): y += x * sigmoid(gate)"},
+    {"norm_rotate", pool_norm_rotate, METH_VARARGS, "norm_rotate(x, weights or None, cosine, sine, eps, heads, head_dim)"},
     {"attention", pool_attention, METH_VARARGS,
      "attention(qkv, (heads, kv_heads, head_dim), eps, q_norm, k_norm, rope, sequence, position, table, table_width, kv, "
-     "(values, layer, block, head), out): norms and rotates qkv in place, stores keys and values, attends"},
+     "(values, layer, block, head), out): norms and rotates qkv in place (not without rope), stores keys and values, and "
+     "attends (not without out)"},
     {"route", pool_route, METH_VARARGS,
      "route(logits, (experts, top_k, gating, norm_topk, groups, top_groups, scaling), bias, forced, floor, chosen, gates) "
      "-> (replayed, refused); logits become scores"},
-    {"experts", pool_experts, METH_VARARGS, "experts(gate_up, down, x, chosen, gates, top_k, y)"},
+    {"experts", pool_experts, METH_VARARGS, "experts(gate_up, down, x, chosen, gates, top_k, y, hidden=None, activated=None)"},
     {"head", pool_head, METH_VARARGS, "head(matrix, hidden, asks): fills the asks' tokens and logprobs"},
     {NULL, NULL, 0, NULL},
 };
