@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .config import ModelConfig
+from .config import ModelConfig, Parity
 from .segments import Block, Bucket, Plan, plan
 
 KEY_BLOCK = 128
@@ -46,11 +46,19 @@ def mix(weights: Tensor, v: Tensor) -> Tensor:
 class SegmentAttention:
     """model.transformer.Attend over packed segments. One instance serves all layers of one forward."""
 
-    def __init__(self, config: ModelConfig, lens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        self._plan = plan(config, lens, parents)
+    def __init__(
+        self,
+        config: ModelConfig,
+        lens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        parity: Parity = Parity.STRICT,
+    ) -> None:
+        self._plan, self._config, self._parity = plan(config, lens, parents), config, parity
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [T, heads, head_dim], k and v [T, kv_heads, head_dim] -> [T, heads * head_dim]"""
+        if self._parity is Parity.CORE:
+            return _CoreAttention.apply(q, k, v, self._plan, self._config)
         return _SegmentAttention.apply(q, k, v, self._plan)
 
 
@@ -92,6 +100,29 @@ class _SegmentAttention(Function):
         by_q = _scatter(parts[0], layout.query_back, grad.shape[1]).view(ctx.shapes[0])
         by_k, by_v = (_collect(part, layout).view(ctx.shapes[1]) for part in parts[1:])
         return by_q, by_k, by_v, None
+
+
+class _CoreAttention(Function):
+    """The core's forward; the backward computes probabilities in torch."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, layout: Plan, config: ModelConfig) -> Tensor:
+        from .core import operators
+
+        segments = [segment for bucket in layout.buckets for segment in bucket.segments]
+        out = operators.attention(config, q, k, v, segments)
+        ctx.keep, ctx.layout, ctx.shapes = False, layout, [x.shape for x in (q, k, v)]
+        packed_q, packed_k, packed_v, packed_out = (x.reshape(len(layout.query_back), -1) for x in (q, k, v, out))
+        saved = []
+        for bucket in layout.buckets:
+            qs, outs = (_gather(x, bucket.query_rows, q.shape[-1]) for x in (packed_q, packed_out))
+            saved += [qs, *(_gather(x, bucket.key_rows, q.shape[-1]) for x in (packed_k, packed_v)), outs]
+        ctx.save_for_backward(*saved)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        return *_SegmentAttention.backward(ctx, grad), None
 
 
 def _weights(block: Block, q: Tensor, k: Tensor) -> Tensor:

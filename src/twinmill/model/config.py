@@ -28,6 +28,8 @@ class Parity(Enum):
     """linear layers are padded: a decode step does not depend on the other rows of its batch"""
     STRICT = "strict"
     """attention too: decoding, prefill, scoring and the trainer's forward agree bit for bit"""
+    CORE = "core"
+    """strict, and computed by the native core: the bits of the embedded engine's core backend"""
 
 
 class Llama3Rope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -47,15 +47,20 @@ def apply_experts(x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, dow
     """
     plan = dispatch(chosen, len(gate_up))
     if torch.is_grad_enabled():
-        return _Experts.apply(x, gates, gate_up, down, plan, parity)
-    return _forward(x, gates, gate_up, down, plan, parity)[0]
+        return _Experts.apply(x, chosen, gates, gate_up, down, plan, parity)
+    return _forward(x, chosen, gates, gate_up, down, plan, parity)[0]
 
 
 def _forward(
-    x: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch, parity: Parity
+    x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch, parity: Parity
 ) -> tuple[Tensor, ...]:
     """The result, and what the backward needs."""
     rows = x.index_select(0, plan.tokens)
+    if parity is Parity.CORE:
+        from .core import operators
+
+        y, hidden, inner = operators.experts(x, chosen, gates, gate_up, down)
+        return y, rows, hidden, hidden.chunk(2, -1)[0].sigmoid(), inner
     hidden = x.new_empty(len(rows), gate_up.shape[1])
     out = torch.empty_like(rows)
     for e, a, b in plan.spans:
@@ -75,8 +80,10 @@ def _forward(
 
 class _Experts(Function):
     @staticmethod
-    def forward(ctx, x: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch, parity: Parity) -> Tensor:
-        y, *saved = _forward(x, gates, gate_up, down, plan, parity)
+    def forward(
+        ctx, x: Tensor, chosen: Tensor, gates: Tensor, gate_up: Tensor, down: Tensor, plan: Dispatch, parity: Parity
+    ) -> Tensor:
+        y, *saved = _forward(x, chosen, gates, gate_up, down, plan, parity)
         ctx.save_for_backward(gates, gate_up, down, *saved)
         ctx.plan = plan
         return y
@@ -106,7 +113,7 @@ class _Experts(Function):
         by_x = by_rows.index_select(0, back[:, 0])
         for j in range(1, back.shape[1]):
             by_x.add_(by_rows.index_select(0, back[:, j]))
-        return by_x, by_gates, by_gate_up, by_down, None, None
+        return by_x, None, by_gates, by_gate_up, by_down, None, None
 
 
 def _product(rows: Tensor, weight: Tensor, out: Tensor, parity: Parity) -> None:
@@ -117,22 +124,26 @@ def _product(rows: Tensor, weight: Tensor, out: Tensor, parity: Parity) -> None:
         torch.mm(rows, weight.t(), out=out)
 
 
-def swiglu(hidden: Tensor) -> Tensor:
+def swiglu(hidden: Tensor, parity: Parity) -> Tensor:
     """[T, 2 * I] -> silu(first half) * second half, [T, I]"""
-    return _Swiglu.apply(hidden)
+    return _Swiglu.apply(hidden, parity)
 
 
 class _Swiglu(Function):
     @staticmethod
-    def forward(ctx, hidden: Tensor) -> Tensor:
+    def forward(ctx, hidden: Tensor, parity: Parity) -> Tensor:
         gate, up = hidden.chunk(2, -1)
         sigmoid = gate.sigmoid()
         ctx.save_for_backward(hidden, sigmoid)
+        if parity is Parity.CORE:
+            from .core import operators
+
+            return operators.swiglu(hidden)
         return torch.mul(gate, sigmoid).mul_(up)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:
-        return _through_swiglu(grad, *ctx.saved_tensors)
+    def backward(ctx, grad: Tensor):
+        return _through_swiglu(grad, *ctx.saved_tensors), None
 
 
 def _through_swiglu(by_inner: Tensor, hidden: Tensor, sigmoid: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ computes a chunk's logits again, unless all of them together are small enough to
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
@@ -33,6 +34,12 @@ def log_softmax(logits: Tensor, temperature: float | Tensor) -> Tensor:
 class _TokenLogprobs(Function):
     @staticmethod
     def forward(ctx, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, parity: Parity):
+        ctx.temperature, ctx.parity = temperature, parity
+        if parity is Parity.CORE:
+            from .core import operators
+
+            ctx.save_for_backward(hidden, head, targets)
+            return operators.token_logprobs(hidden, head, targets, temperature)
         keep = len(hidden) * len(head) <= KEEP_LOGPROBS
         out, kept = [], []
         for h, t in zip(hidden.split(CHUNK), targets.split(CHUNK)):
@@ -42,7 +49,6 @@ class _TokenLogprobs(Function):
                 kept.append(logprobs)
         result = torch.cat(out) if out else hidden.new_empty(0)
         ctx.save_for_backward(hidden, head, targets, *kept)
-        ctx.temperature, ctx.parity = temperature, parity
         return result
 
     @staticmethod
@@ -54,7 +60,7 @@ class _TokenLogprobs(Function):
             if kept:
                 logprobs = kept[i // CHUNK]
             else:
-                logprobs = log_softmax(linear(hidden[rows], head, None, ctx.parity), ctx.temperature)
+                logprobs = log_softmax(F.linear(hidden[rows], head), ctx.temperature)
             scale = grad[rows, None] / ctx.temperature
             by_logits = logprobs.exp().mul_(-scale)
             by_logits.scatter_add_(-1, targets[rows, None], scale)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .config import ModelConfig
+from .core import operators
 from .experts import apply_experts, swiglu
 from .parity import Parity, linear
 
@@ -38,13 +39,16 @@ class Mixture(nn.Module):
 
     def forward(self, x: Tensor, forced: Tensor | None, floor: float, parity: Parity) -> tuple[Tensor, Routing]:
         """x [T, width]; forced [T, top_k], -1 = choose freely"""
-        scores = linear(x, self.router, None, parity).softmax(-1)
-        routing = route(scores, self.config.top_k, self.config.norm_topk, forced, floor)
+        logits = linear(x, self.router, None, parity)
+        choose = (self.config.top_k, self.config.norm_topk, forced, floor)
+        routing = route_by_core(logits, *choose) if parity is Parity.CORE else route(logits.softmax(-1), *choose)
         y = apply_experts(x, routing.chosen, routing.gates, self.gate_up, self.down, parity)
         if self.shared_gate_up is not None:
-            inner = swiglu(linear(x, self.shared_gate_up, None, parity))
+            inner = swiglu(linear(x, self.shared_gate_up, None, parity), parity)
             shared = linear(inner, self.shared_down, None, parity)
-            y = y + shared * linear(x, self.shared_gate, None, parity).sigmoid()
+            gate = linear(x, self.shared_gate, None, parity)
+            total = y + shared * gate.sigmoid()
+            y = operators.valued(operators.add_gated(shared, gate, y), total) if parity is Parity.CORE else total
         return y, routing
 
 
@@ -61,6 +65,17 @@ def route(scores: Tensor, top_k: int, norm: bool, forced: Tensor | None, floor: 
     if norm:
         gates = gates / gates.sum(-1, keepdim=True)
     return Routing(chosen, gates, replayed, refused, _aux_loss(scores, chosen))
+
+
+def route_by_core(logits: Tensor, top_k: int, norm: bool, forced: Tensor | None, floor: float) -> Routing:
+    """route with the core's values and torch's gradients; logits [T, E] of the router."""
+    choice = operators.route(logits, top_k, norm, forced, floor)
+    scores = operators.valued(choice.scores, logits.softmax(-1))
+    gates = scores.gather(-1, choice.chosen)
+    if norm:
+        gates = gates / gates.sum(-1, keepdim=True)
+    gates = operators.valued(choice.gates, gates)
+    return Routing(choice.chosen, gates, choice.replayed, choice.refused, _aux_loss(scores, choice.chosen))
 
 
 def _aux_loss(scores: Tensor, chosen: Tensor) -> Tensor:

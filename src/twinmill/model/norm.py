@@ -8,23 +8,27 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from .config import Parity
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, parity: Parity = Parity.OFF) -> Tensor:
     """x [..., n] -> x / rms(x) * weight, over the last axis."""
     if torch.is_grad_enabled():
-        return _RmsNorm.apply(x, weight, eps)
-    return _unit(x, eps).mul_(weight)
+        return _RmsNorm.apply(x, weight, eps, parity)
+    return _rms_norm(x, weight, eps, parity)
 
 
-def head_norm_rope(heads: Tensor, weights: Tensor | None, table: Tensor, eps: float) -> Tensor:
+def head_norm_rope(
+    heads: Tensor, weights: Tensor | None, table: Tensor, eps: float, parity: Parity = Parity.OFF
+) -> Tensor:
     """Norm (where `weights` is given) and rotate every head.
 
     heads [T, R, head_dim], weights [R, head_dim] (one row per head) or None, table [2, T, 1, head_dim] of
     model/rope.py -> contiguous [T, R, head_dim]
     """
     if torch.is_grad_enabled():
-        return _HeadNormRope.apply(heads, weights, table, eps)
-    return _head_norm_rope(heads, weights, table, eps)
+        return _HeadNormRope.apply(heads, weights, table, eps, parity)
+    return _head_norm_rope(heads, weights, table, eps, parity)
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
@@ -44,12 +48,20 @@ def _through_norm(grad: Tensor, unit: Tensor, inverse: Tensor) -> Tensor:
     return grad.addcmul_(unit, along, value=-1).mul_(inverse)
 
 
+def _rms_norm(x: Tensor, weight: Tensor, eps: float, parity: Parity) -> Tensor:
+    if parity is Parity.CORE:
+        from .core import operators
+
+        return operators.rms_norm(x, weight, eps)
+    return _unit(x, eps).mul_(weight)
+
+
 class _RmsNorm(Function):
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, eps: float, parity: Parity) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.eps = eps
-        return _unit(x, eps).mul_(weight)
+        return _rms_norm(x, weight, eps, parity)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -57,10 +69,14 @@ class _RmsNorm(Function):
         inverse = _inverse_rms(x, ctx.eps)
         unit = x * inverse
         by_weight = (grad * unit).flatten(0, -2).sum(0)
-        return _through_norm(grad * weight, unit, inverse), by_weight, None
+        return _through_norm(grad * weight, unit, inverse), by_weight, None, None
 
 
-def _head_norm_rope(heads: Tensor, weights: Tensor | None, table: Tensor, eps: float) -> Tensor:
+def _head_norm_rope(heads: Tensor, weights: Tensor | None, table: Tensor, eps: float, parity: Parity) -> Tensor:
+    if parity is Parity.CORE:
+        from .core import operators
+
+        return operators.norm_rotate(heads, weights, table, eps)
     heads = heads.contiguous()
     if weights is not None:
         heads = _unit(heads, eps).mul_(weights)
@@ -70,10 +86,10 @@ def _head_norm_rope(heads: Tensor, weights: Tensor | None, table: Tensor, eps: f
 
 class _HeadNormRope(Function):
     @staticmethod
-    def forward(ctx, heads: Tensor, weights: Tensor | None, table: Tensor, eps: float) -> Tensor:
+    def forward(ctx, heads: Tensor, weights: Tensor | None, table: Tensor, eps: float, parity: Parity) -> Tensor:
         ctx.save_for_backward(heads, weights, table)
         ctx.eps = eps
-        return _head_norm_rope(heads, weights, table, eps)
+        return _head_norm_rope(heads, weights, table, eps, parity)
 
     @staticmethod
     def backward(ctx, grad: Tensor):
@@ -81,11 +97,11 @@ class _HeadNormRope(Function):
         cos, sin = table
         by_heads = torch.mul(grad, cos).add_(_turn(grad * sin))
         if weights is None:
-            return by_heads, None, None, None
+            return by_heads, None, None, None, None
         inverse = _inverse_rms(heads, ctx.eps)
         unit = heads * inverse
         by_weights = (by_heads * unit).sum(0)
-        return _through_norm(by_heads.mul_(weights), unit, inverse), by_weights, None, None
+        return _through_norm(by_heads.mul_(weights), unit, inverse), by_weights, None, None, None
 
 
 def _turn(heads: Tensor) -> Tensor:

@@ -16,11 +16,15 @@ MIN_ROWS = 4
 
 def pads(rows: int, parity: Parity) -> bool:
     """Whether a product of so many rows is padded."""
-    return parity is not Parity.OFF and rows < MIN_ROWS
+    return parity in (Parity.BATCH, Parity.STRICT) and rows < MIN_ROWS
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, parity: Parity) -> Tensor:
     """x [T, n] @ weight [m, n].T + bias"""
+    if parity is Parity.CORE:
+        from .core.operators import Linear
+
+        return Linear.apply(x, weight, bias)
     rows = x.shape[0]
     if pads(rows, parity):
         return F.linear(F.pad(x, (0, 0, 0, MIN_ROWS - rows)), weight, bias)[:rows]

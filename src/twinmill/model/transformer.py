@@ -65,18 +65,18 @@ class Block(nn.Module):
     def forward(self, x: Tensor, rope: Tensor, attend: Attend, forced: Tensor | None, floor: float, parity: Parity):
         """x [T, width] -> (x, Routing or None)"""
         config = self.config
-        normed = rms_norm(x, self.attn_norm, config.norm_eps)
+        normed = rms_norm(x, self.attn_norm, config.norm_eps, parity)
         qkv = linear(normed, self.qkv, self.qkv_bias, parity).view(len(x), -1, config.head_dim)
         rotated, v = qkv.split((config.heads + config.kv_heads, config.kv_heads), 1)
-        rotated = head_norm_rope(rotated, self._head_norms(), rope, config.norm_eps)
+        rotated = head_norm_rope(rotated, self._head_norms(), rope, config.norm_eps, parity)
         q, k = rotated.split((config.heads, config.kv_heads), 1)
         mixed = attend(self.index, q, k, v)
         x = x + linear(mixed, self.out, self.out_bias, parity)
-        normed = rms_norm(x, self.mlp_norm, config.norm_eps)
+        normed = rms_norm(x, self.mlp_norm, config.norm_eps, parity)
         if self.mixture is not None:
             y, routing = self.mixture(normed, forced, floor, parity)
             return x + y, routing
-        inner = swiglu(linear(normed, self.gate_up, None, parity))
+        inner = swiglu(linear(normed, self.gate_up, None, parity), parity)
         return x + linear(inner, self.down, None, parity), None
 
     def _head_norms(self) -> Tensor | None:
@@ -125,7 +125,7 @@ class Decoder(nn.Module):
         """
         if sum(segment_lens) != len(token_ids):
             raise ValueError(f"segment_lens add up to {sum(segment_lens)}, but there are {len(token_ids)} tokens")
-        attend = SegmentAttention(self.config, segment_lens, parents)
+        attend = SegmentAttention(self.config, segment_lens, parents, self.parity)
         return self.run(token_ids, positions, attend, experts, replay_floor)
 
     def run(
@@ -145,7 +145,7 @@ class Decoder(nn.Module):
             x, routing = block(x, rope, attend, forced, replay_floor, self.parity)
             if routing is not None:
                 routings.append(routing)
-        hidden = rms_norm(x, self.norm, self.config.norm_eps)
+        hidden = rms_norm(x, self.norm, self.config.norm_eps, self.parity)
         if not routings:
             empty = torch.zeros(len(x), 0, 0, dtype=torch.int32)
             return Output(hidden, empty, 0, 0, x.new_zeros(()))
