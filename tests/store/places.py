@@ -23,8 +23,10 @@ class Place:
         blobs: Blobs,
         spoil: Callable[[Asked], None] = lambda asked: None,
         bend: Callable[[Asked, bytes], bytes] = lambda asked, chunk: chunk,
+        send: Callable[[bytes], tuple[bytes, str]] | None = None,
         in_threads: bool = False,
     ) -> None:
+        """send: what really arrives of what is written, and the ETag that the store claims."""
         self.url = blobs.url
         self.blobs = blobs
         self.asked: list[Asked] = []
@@ -33,6 +35,7 @@ class Place:
         """most requests with bytes, and most bytes, that were in flight at once"""
         self._spoil = spoil
         self._bend = bend
+        self.send = send
         self._in_threads = in_threads
 
     def requests(self) -> Requests:
@@ -73,7 +76,11 @@ class _Requests:
         asked = Asked("write", key, 0, len(data))
         try:
             self._place.begin(asked)
-            return await self._inner.write(key, data)
+            if self._place.send is None:
+                return await self._inner.write(key, data)
+            arrived, etag = self._place.send(bytes(data))
+            await self._inner.write(key, memoryview(arrived))
+            return etag
         finally:
             self._place.end(asked)
 

@@ -1,3 +1,4 @@
+import hashlib
 import itertools
 import random
 import signal
@@ -333,3 +334,26 @@ def test_nothing_goes_on_behind_a_failure(local: Blobs, tmp_path: Path) -> None:
     local.put(refs[7].key, bodies(20, 5000)[7])
     download(local, refs, Folder(tmp_path / "m"), TransferConfig(budget_s=20))
     assert [(tmp_path / "m" / ref.key).read_bytes() for ref in refs] == bodies(20, 5000)
+
+
+def test_what_was_damaged_on_its_way_up_is_sent_again(local: Blobs) -> None:
+    flips = iter([True, False, True, True, False, False])
+
+    def send(data: bytes) -> tuple[bytes, str]:
+        arrived = data[:-1] + b"?" if next(flips) else data
+        return arrived, hashlib.md5(arrived).hexdigest()
+
+    place = Place(local, send=send)
+    refs = upload(place, bodies(3), TransferConfig(streams=1, backoff_s=0.001), prefix="o")
+    assert [local.get_ref(ref) for ref in refs] == bodies(3)
+    assert len(place.of("write")) == 6
+
+
+def test_etags_that_are_no_digests_are_looked_into_once(local: Blobs) -> None:
+    """As where the store encrypts with keys of its own."""
+    place = Place(local, send=lambda data: (data, hashlib.md5(b"salt" + data).hexdigest()))
+    refs = upload(place, bodies(5), TransferConfig(streams=1), prefix="o")
+    assert [local.get_ref(ref) for ref in refs] == bodies(5)
+    assert len(place.of("read")) == 1
+    upload(place, bodies(5, seed=9), TransferConfig(check_etags=False), prefix="o")
+    assert len(place.of("read")) == 1

@@ -105,6 +105,11 @@ class FaultProxy(Proxy):
                 self.met[fault] += 1
         return fault
 
+    def dice(self, request: Message) -> random.Random:
+        """Others each time that an object is asked for."""
+        name = f"{request.method} {request.path}"
+        return random.Random(f"{self.script.seed} {name} {self._times[name]}")
+
     async def stall(self, writer: asyncio.StreamWriter) -> bool:
         await writer.drain()
         await asyncio.sleep(self._stall_s)
@@ -174,7 +179,7 @@ async def _shorten(proxy: FaultProxy, request: Message, writer: asyncio.StreamWr
 
 
 async def _flip(proxy: FaultProxy, request: Message, writer: asyncio.StreamWriter) -> bool:
-    dice = random.Random(f"{proxy.script.seed} {request.first} {len(request.body)}")
+    dice = proxy.dice(request)
     if request.method == "PUT":
         request = request._replace(body=_flipped(request.body, dice))
     answer = await ask(proxy.upstream, request)

@@ -107,7 +107,7 @@ class _Way:
             self._first = self._first if self._bytes else begin
             self._bytes += size
             self._last = self._free_at
-        return self._free_at
+        return max(self._free_at, loop.time())
 
 
 class ShapingProxy(Proxy):
