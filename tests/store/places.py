@@ -1,4 +1,4 @@
-"""Places to transfer to and from whose every request a test sees, and may spoil."""
+"""Watcheds to transfer to and from whose every request a test sees, and may spoil."""
 
 from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple
@@ -15,7 +15,7 @@ class Asked(NamedTuple):
     bytes: int = 0
 
 
-class Place:
+class Watched:
     """`spoil` is called with every request before it is made, and may raise; `bend` with every chunk that was read."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Place:
 
 
 class _Requests:
-    def __init__(self, place: Place, inner: Requests) -> None:
+    def __init__(self, place: Watched, inner: Requests) -> None:
         self.url = place.url
         self._place = place
         self._inner = inner

@@ -1,3 +1,4 @@
+import asyncio
 import hashlib
 import itertools
 import random
@@ -20,7 +21,7 @@ from twinmill.store.sinks import PIECE_BYTES, Buffers, Folder
 from twinmill.store.spans import Want
 from twinmill.store.transfer import absent, cut, download, remove, upload
 
-from .places import Asked, Place
+from .places import Asked, Watched
 
 QUICK = TransferConfig(backoff_s=0.001, backoff_max_s=0.01, retries=3, seed=1)
 
@@ -30,15 +31,15 @@ def bodies(count: int, size: int = 1000, seed: int = 0) -> list[bytes]:
     return [rng.randbytes(size + i) for i in range(count)]
 
 
-def got(blobs: Blobs | Place, refs: list[Ref], config: TransferConfig = QUICK) -> list[bytes]:
+def got(blobs: Blobs | Watched, refs: list[Ref], config: TransferConfig = QUICK) -> list[bytes]:
     sink = Buffers()
-    download(blobs, refs, sink, config)  # type: ignore[arg-type]
+    download(blobs, refs, sink, config)
     return [bytes(sink[Want.of(ref)]) for ref in refs]
 
 
 @pytest.mark.parametrize("in_threads", [False, True], ids=["client", "threads"])
 def test_what_goes_up_comes_down(blobs: Blobs, in_threads: bool) -> None:
-    place = Place(blobs, in_threads=in_threads)
+    place = Watched(blobs, in_threads=in_threads)
     parts = [*bodies(9), b"", bodies(1)[0]]
     seen: list[Progress] = []
     refs = upload(place, parts, QUICK, seen.append, prefix="o")
@@ -64,7 +65,7 @@ def test_a_body_is_cut_without_a_copy() -> None:
 
 def test_what_is_there_is_not_sent_again(local: Blobs) -> None:
     parts = bodies(12)
-    place = Place(local)
+    place = Watched(local)
     refs = upload(place, parts[:7], QUICK, prefix="o")
     local.put(refs[3].key, b"cut sho")  # another size: it is not there
     seen: list[Progress] = []
@@ -88,7 +89,7 @@ def test_sending_again_heals_a_damaged_copy(local: Blobs) -> None:
 def test_bounds_on_what_is_in_flight_and_on_what_is_made(local: Blobs) -> None:
     """A part is made only when there is room for it; not in the loop's thread, so the others move on meanwhile."""
     config = TransferConfig(streams=3, in_flight_bytes=5000, seed=1)
-    place, made, threads = Place(local), [], set()
+    place, made, threads = Watched(local), [], set()
 
     def parts() -> Iterator[bytes]:
         for part in bodies(40):
@@ -144,7 +145,7 @@ def test_ranges_into_memory_of_ones_own(blobs: Blobs) -> None:
     room = bytearray(5000)
     wants = [Want("k", offset, 1000) for offset in (7, 1007, 2500, 250_000, 290_000)]
     sink = Buffers({want: memoryview(room)[i * 1000 : (i + 1) * 1000] for i, want in enumerate(wants)})
-    place = Place(blobs)
+    place = Watched(blobs)
     download(place, wants, sink, TransferConfig(gap_bytes=1000))
     assert room == b"".join(body[want.offset : want.offset + 1000] for want in wants)
     assert sorted((asked.offset, asked.bytes) for asked in place.of("read")) == [
@@ -175,7 +176,7 @@ def test_an_object_of_another_size_is_damaged(blobs: Blobs) -> None:
 
 
 def test_a_missing_object_is_said_at_once(blobs: Blobs) -> None:
-    place = Place(blobs)
+    place = Watched(blobs)
     with pytest.raises(NotFound, match="'no'"):
         got(place, [Ref(key="no", digest="d", bytes=5)])
     assert len(place.asked) == 1
@@ -192,7 +193,7 @@ def test_what_the_link_damaged_is_fetched_again(local: Blobs) -> None:
         at = flips.randrange(len(chunk))
         return chunk[:at] + bytes([chunk[at] ^ 1]) + chunk[at + 1 :]
 
-    place, sink = Place(local, bend=bend), Buffers()
+    place, sink = Watched(local, bend=bend), Buffers()
     download(place, refs, sink, TransferConfig(backoff_s=0.001, retries=30, seed=1), seen.append)
     assert [bytes(sink[Want.of(ref)]) for ref in refs] == bodies(4)
     assert len(place.of("read")) > 4
@@ -207,14 +208,14 @@ def test_what_a_place_has_damaged_or_lost_comes_from_another(tmp_path: Path) -> 
     bucket.put(refs[0].key, bytes(refs[0].bytes))
     bucket.put(refs[1].key, b"short")
     bucket.delete(refs[2].key)
-    here, there = Place(bucket), Place(neighbour)
+    here, there = Watched(bucket), Watched(neighbour)
     sink = Buffers()
-    download(here, refs, sink, QUICK, others=[there])  # type: ignore[arg-type, list-item]
+    download(here, refs, sink, QUICK, others=[there])
     assert [bytes(sink[Want.of(ref)]) for ref in refs] == bodies(4)
     assert {asked.key for asked in there.asked} == {ref.key for ref in refs[:3]}
     neighbour.put(refs[0].key, bytes(refs[0].bytes))
     with pytest.raises(Corrupt, match=f"{refs[0].key}.*fetched 4 times from memory://, then file://"):
-        download(here, refs, Buffers(), QUICK, others=[there])  # type: ignore[arg-type, list-item]
+        download(here, refs, Buffers(), QUICK, others=[there])
 
 
 def test_a_place_that_is_down_is_given_up_once(tmp_path: Path) -> None:
@@ -224,19 +225,19 @@ def test_a_place_that_is_down_is_given_up_once(tmp_path: Path) -> None:
     def down(asked: Asked) -> None:
         raise StoreUnavailable("down")
 
-    here, sink = Place(bucket, spoil=down), Buffers()
+    here, sink = Watched(bucket, spoil=down), Buffers()
     one_by_one = TransferConfig(backoff_s=0.001, retries=2, streams=1, seed=1)
-    download(here, refs, sink, one_by_one, others=[neighbour])  # type: ignore[arg-type]
+    download(here, refs, sink, one_by_one, others=[neighbour])
     assert [bytes(sink[Want.of(ref)]) for ref in refs] == bodies(30)
     assert len(here.asked) <= 30 * 3
     with pytest.raises(TransferFailed, match="attempts, the last: down"):
-        download(here, refs, Buffers(), one_by_one)  # type: ignore[arg-type]
+        download(here, refs, Buffers(), one_by_one)
 
 
 def test_what_came_before_a_connection_broke_is_not_read_again(local: Blobs) -> None:
     body = bodies(1, 50_000)[0]
     ref = local.put_ref("o", body)
-    place = Place(local, bend=lambda asked, chunk: chunk[: max(1, len(chunk) * 2 // 3)])  # ends early each time
+    place = Watched(local, bend=lambda asked, chunk: chunk[: max(1, len(chunk) * 2 // 3)])  # ends early each time
     assert got(place, [ref], TransferConfig(retries=40, backoff_s=0.0)) == [body]
     reads = place.of("read")
     assert [one.offset + one.bytes for one in reads] == [len(body)] * len(reads)
@@ -260,7 +261,7 @@ def test_a_copy_that_rotted_in_the_folder_is_fetched_again(local: Blobs, tmp_pat
     refs = upload(local, bodies(3), QUICK, prefix="o")
     download(local, refs, Folder(tmp_path / "m"), QUICK)
     (tmp_path / "m" / refs[1].key).write_bytes(bytes(refs[1].bytes))
-    place = Place(local)
+    place = Watched(local)
     download(place, refs, Folder(tmp_path / "m"), QUICK)
     assert [asked.key for asked in place.of("read")] == [refs[1].key]
     assert (tmp_path / "m" / refs[1].key).read_bytes() == bodies(3)[1]
@@ -273,7 +274,7 @@ def test_a_killed_download_goes_on_where_it_stopped(tmp_path: Path) -> None:
     refs = upload(store, parts, QUICK, prefix="o")
     code = f"""
         import os, signal
-        from tests.store.places import Place
+        from tests.store.places import Watched
         from twinmill.records.base import Ref
         from twinmill.store.blobs import open_blobs
         from twinmill.store.flight import TransferConfig
@@ -284,14 +285,14 @@ def test_a_killed_download_goes_on_where_it_stopped(tmp_path: Path) -> None:
         def spoil(asked):
             if len(place.of("read")) == 13:
                 os.kill(os.getpid(), signal.SIGKILL)
-        place = Place(open_blobs({str(tmp_path / "store")!r}), spoil=spoil)
+        place = Watched(open_blobs({str(tmp_path / "store")!r}), spoil=spoil)
         download(place, refs, Folder({str(tmp_path / "m")!r}), TransferConfig(streams=1, request_bytes=1 << 20))
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], timeout=60, cwd=Path(__file__).parents[2], capture_output=True
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-    place, seen = Place(store), list[Progress]()
+    place, seen = Watched(store), list[Progress]()
     download(place, refs, Folder(tmp_path / "m"), QUICK, seen.append)
     assert [(tmp_path / "m" / ref.key).read_bytes() for ref in refs] == parts
     assert seen[-1].reused_bytes == sum(map(len, parts[:4])) + PIECE_BYTES
@@ -303,7 +304,7 @@ def test_processes_share_what_each_fetches(tmp_path: Path) -> None:
     """Two at once fill one folder: every byte is read once."""
     store = open_blobs(str(tmp_path / "store"))
     refs = upload(store, bodies(20, 50_000), QUICK, prefix="o")
-    places = [Place(store), Place(store)]
+    places = [Watched(store), Watched(store)]
     threads = [threading.Thread(target=download, args=(place, refs, Folder(tmp_path / "m"), QUICK)) for place in places]
     for thread in threads:
         thread.start()
@@ -343,7 +344,7 @@ def test_what_was_damaged_on_its_way_up_is_sent_again(local: Blobs) -> None:
         arrived = data[:-1] + b"?" if next(flips) else data
         return arrived, hashlib.md5(arrived).hexdigest()
 
-    place = Place(local, send=send)
+    place = Watched(local, send=send)
     refs = upload(place, bodies(3), TransferConfig(streams=1, backoff_s=0.001), prefix="o")
     assert [local.get_ref(ref) for ref in refs] == bodies(3)
     assert len(place.of("write")) == 6
@@ -351,9 +352,16 @@ def test_what_was_damaged_on_its_way_up_is_sent_again(local: Blobs) -> None:
 
 def test_etags_that_are_no_digests_are_looked_into_once(local: Blobs) -> None:
     """As where the store encrypts with keys of its own."""
-    place = Place(local, send=lambda data: (data, hashlib.md5(b"salt" + data).hexdigest()))
+    place = Watched(local, send=lambda data: (data, hashlib.md5(b"salt" + data).hexdigest()))
     refs = upload(place, bodies(5), TransferConfig(streams=1), prefix="o")
     assert [local.get_ref(ref) for ref in refs] == bodies(5)
     assert len(place.of("read")) == 1
     upload(place, bodies(5, seed=9), TransferConfig(check_etags=False), prefix="o")
     assert len(place.of("read")) == 1
+
+
+def test_a_running_loop_is_no_obstacle(local: Blobs) -> None:
+    async def run() -> list[Ref]:
+        return upload(local, bodies(3), QUICK, prefix="o")
+
+    assert got(local, asyncio.run(run())) == bodies(3)

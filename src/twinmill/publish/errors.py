@@ -2,6 +2,7 @@
 
 PublishError
 ├── Refused      what was asked does not continue this log: shapes, order, another run's weights
+├── Collected    a version's objects have been removed, or may be at any moment: take a newer one
 └── Broken       a version cannot be rebuilt from what is stored; it is never served
 """
 
@@ -11,6 +12,10 @@ class PublishError(Exception):
 
 
 class Refused(PublishError):
+    pass
+
+
+class Collected(PublishError):
     pass
 
 

@@ -25,7 +25,7 @@ from msgspec import Struct
 from twinmill.records import wire
 from twinmill.records.base import Record
 from twinmill.records.episodes import Admit, Attempt, Close, LogPos
-from twinmill.records.weights import VersionKind, WeightVersion
+from twinmill.records.weights import Collection, VersionKind, WeightVersion
 
 from .blobs import Blobs
 from .errors import Corrupt, NotFound
@@ -77,7 +77,7 @@ def audit(blobs: Blobs, *, window: int | None = None, objects: bool = False) -> 
     """Read everything.
 
     window: tokens older than so many versions are a problem; None = only counted.
-    objects: also read every version's object and check its digest.
+    objects: also read every version's object and check its digest; one that the ledger of removals names may be gone.
     """
     problems: list[str] = []
     admits = dict(_records(blobs, "episodes/admit", Admit, problems))
@@ -279,12 +279,15 @@ def _check_parent(version: WeightVersion, versions: Mapping[int, WeightVersion],
 
 
 def _check_objects(blobs: Blobs, versions: Mapping[int, WeightVersion], problems: list[str]) -> None:
+    entries = _records(blobs, "weights/collected", Collection, problems)
+    removed = {one.key for _, entry in entries for one in entry.removed}
     for number, version in sorted(versions.items()):
         for ref in filter(None, (version.object, version.config, version.tokenizer)):
             try:
                 blobs.get_ref(ref)
             except (Corrupt, NotFound) as error:
-                problems.append(f"version {number}: {error}")
+                if isinstance(error, Corrupt) or ref.key not in removed:
+                    problems.append(f"version {number}: {error}")
 
 
 def _model_digest(version: WeightVersion) -> str:

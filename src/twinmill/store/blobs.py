@@ -108,6 +108,10 @@ class Blobs(Protocol):
         """Keys below the folder `prefix` ("" = all), sorted; only those > `after`."""
         ...
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Keys below the folder `prefix` ("" = all), sorted -> bytes."""
+        ...
+
     def delete(self, key: str) -> None:
         """Remove; nothing happens when there is no object."""
         ...
@@ -207,10 +211,16 @@ class ObjectBlobs:
             return obstore.head(self._store, key)["size"]
 
     def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        return list(self._sizes(prefix, after))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        return self._sizes(prefix, "")
+
+    def _sizes(self, prefix: str, after: str) -> dict[str, int]:
         with self._errors("list", prefix or "(everything)", checked=bool(prefix)):
             pages = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=1000)
-            keys = [str(entry["path"]) for page in pages for entry in page]
-        return sorted(key for key in keys if key > after)
+            found = {str(entry["path"]): entry["size"] for page in pages for entry in page}
+        return {key: found[key] for key in sorted(found) if key > after}
 
     def delete(self, key: str) -> None:
         try:

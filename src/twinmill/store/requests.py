@@ -48,6 +48,14 @@ class Requests(Protocol):
         ...
 
 
+class Place(Protocol):
+    """Where to transfer to or from: every Blobs is one."""
+
+    url: str
+
+    def requests(self) -> Requests: ...
+
+
 class ObjectRequests:
     """Requests over obstore's client for transfers."""
 

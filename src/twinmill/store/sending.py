@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from twinmill.records.base import Ref
 
-from .blobs import Blobs, digest_of, named_write
+from .blobs import digest_of, named_write
 from .errors import Corrupt, NotFound, StoreUnavailable
 from .flight import Flight, OnProgress, Room, Together, TransferConfig
-from .requests import Requests
+from .requests import Place, Requests
 
 Part: TypeAlias = bytes | bytearray | memoryview
 _MD5 = re.compile(r"[0-9a-f]{32}")
@@ -19,9 +19,9 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 
 class Upload:
     def __init__(
-        self, blobs: Blobs, config: TransferConfig, progress: OnProgress | None, prefix: str, again: bool, point: str
+        self, place: Place, config: TransferConfig, progress: OnProgress | None, prefix: str, again: bool, point: str
     ) -> None:
-        self._requests = blobs.requests()
+        self._requests = place.requests()
         self._flight = Flight(config, progress)
         # Twice as many parts as streams, so that the question whether one is there never keeps a stream waiting.
         self._held = Room(2 * config.streams, config.in_flight_bytes)

@@ -20,17 +20,20 @@ NotFound, StoreRefused, StoreFull. What has crossed by then stays: start again a
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from twinmill.records.base import Ref
 
-from .blobs import Blobs
 from .fetching import Download
 from .flight import Flight, OnProgress, TransferConfig, all_of
-from .requests import Requests
+from .requests import Place, Requests
 from .sending import Part, Upload, size_of
 from .sinks import Sink
 from .spans import Want
+
+T = TypeVar("T")
 
 
 def cut(body: Part, object_bytes: int) -> list[memoryview]:
@@ -40,7 +43,7 @@ def cut(body: Part, object_bytes: int) -> list[memoryview]:
 
 
 def upload(
-    blobs: Blobs,
+    place: Place,
     parts: Iterable[Part],
     config: TransferConfig | None = None,
     progress: OnProgress | None = None,
@@ -56,59 +59,69 @@ def upload(
     """
 
     async def run() -> list[Ref]:
-        return await Upload(blobs, config or TransferConfig(), progress, prefix, again, point).run(parts)
+        return await Upload(place, config or TransferConfig(), progress, prefix, again, point).run(parts)
 
-    return asyncio.run(run())
+    return _finished(run())
 
 
 def download(
-    blobs: Blobs,
+    place: Place,
     wants: Iterable[Ref | Want],
     sink: Sink,
     config: TransferConfig | None = None,
     progress: OnProgress | None = None,
     *,
-    others: Sequence[Blobs] = (),
+    others: Sequence[Place] = (),
     arrived: Callable[[Want], None] | None = None,
 ) -> None:
     """Fill `sink` with every want. All have settled when this returns.
 
-    others: places to fetch from, in turn, what `blobs` has lost, has damaged, or does not give. arrived: called in this
+    others: places to fetch from, in turn, what `place` has lost, has damaged, or does not give. arrived: called in this
     thread as each want settles, so that work on it may begin.
     """
     found = dict.fromkeys(Want.of(want) if isinstance(want, Ref) else want for want in wants)
 
     async def run() -> None:
-        places = [place.requests() for place in (blobs, *others)]
+        places = [one.requests() for one in (place, *others)]
         try:
             await Download(places, sink, config or TransferConfig(), progress, arrived).run(list(found))
         finally:
             sink.close()
 
-    asyncio.run(run())
+    _finished(run())
 
 
-def absent(blobs: Blobs, refs: Iterable[Ref], config: TransferConfig | None = None) -> list[Ref]:
+def absent(place: Place, refs: Iterable[Ref], config: TransferConfig | None = None) -> list[Ref]:
     """Those of `refs` that are not in the store, or have another size there; in order."""
     wanted = list(dict.fromkeys(refs))
 
     async def run() -> list[Ref]:
-        flight, requests = Flight(config or TransferConfig()), blobs.requests()
+        flight, requests = Flight(config or TransferConfig()), place.requests()
         sizes = await all_of(size_of(flight, requests, ref.key) for ref in wanted)
         return [ref for ref, size in zip(wanted, sizes) if size != ref.bytes]
 
-    return asyncio.run(run())
+    return _finished(run())
 
 
-def remove(blobs: Blobs, keys: Iterable[str], config: TransferConfig | None = None) -> None:
+def remove(place: Place, keys: Iterable[str], config: TransferConfig | None = None) -> None:
     """Delete. Nothing happens to a key without an object."""
 
     async def run() -> None:
-        flight, requests = Flight(config or TransferConfig()), blobs.requests()
+        flight, requests = Flight(config or TransferConfig()), place.requests()
         await all_of(_remove(flight, requests, key) for key in keys)
 
-    asyncio.run(run())
+    _finished(run())
 
 
 async def _remove(flight: Flight, requests: Requests, key: str) -> None:
     await flight.request("delete", key, requests.url, 0, lambda: requests.delete(key))
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Its result. In a thread that runs a loop already, which stands still meanwhile, in another thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(asyncio.run, work).result()
