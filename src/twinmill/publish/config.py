@@ -50,5 +50,5 @@ class CollectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """versions that are kept for ever"""
     grace_s: float = 3600.0
     """seconds between an object's being found needless and its removal; at least the longest lease, whatever is set"""
-    skew_s: float = 60.0
-    """seconds by which readers' clocks may be behind the collector's"""
+    skew_s: float = 1800.0
+    """seconds by which readers' clocks may differ from the collector's; S3 serves no clock that is wrong by over 900 s"""

@@ -3,10 +3,11 @@
     weights/leases/<who>      WeightsLease, sealed; its reader writes over it (a beat)
     weights/collected/<n>     Collection, sealed; create-if-absent; the collector's ledger (collect.py)
 
-Why a reader that has taken a version never misses one of its objects, whatever the clocks say: it writes its lease first,
-then looks at the newest Collection, then whether the objects are there. The collector removes only what a Collection
+Why a reader that has taken a version never misses one of its objects, however the two are interleaved: it writes its lease
+first, then looks at the newest Collection, then whether the objects are there. The collector removes only what a Collection
 condemned that was durable before the collector listed the leases. So either the collector saw the lease, and spares; or
-the lease came later, and then the reader sees the object condemned, or gone, and does not count on it.
+the lease came later, and then the reader sees the object condemned, or gone, and does not count on it. A lease that runs
+out is no different from one that was never there. Clocks only decide when that is; they may differ by collect.skew_s.
 """
 
 import re
