@@ -19,12 +19,13 @@ from _result import finish
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.store.s3_server import BUCKET, serving  # noqa: E402
-from twinmill.store.blobs import open_blobs  # noqa: E402
-from twinmill.store.flight import TransferConfig  # noqa: E402
-from twinmill.store.proxy.shaping import Shape, ShapingProxy  # noqa: E402
-from twinmill.store.sinks import Folder  # noqa: E402
-from twinmill.store.transfer import download, upload  # noqa: E402
+from tests.store.s3_server import BUCKET, serving
+
+from twinmill.store.blobs import open_blobs
+from twinmill.store.flight import TransferConfig
+from twinmill.store.proxy.shaping import Shape, ShapingProxy
+from twinmill.store.sinks import Folder
+from twinmill.store.transfer import download, upload
 
 
 def measure(bytes_per_s: float, rtt_s: float, parts: list[bytes], streams: int) -> dict[str, float]:
