@@ -8,8 +8,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from twinmill.store.blobs import digest_of, open_blobs
+from twinmill.store.errors import StoreRefused
 from twinmill.store.sinks import PIECE_BYTES, Buffers, Folder
 from twinmill.store.spans import Span, Want
 
@@ -169,6 +171,25 @@ def test_a_folder_takes_whole_objects_only(tmp_path: Path) -> None:
     for want in (Want("k", 0, 5, "d"), Want("k", 0, 5, "", whole=True)):
         with pytest.raises(ValueError, match="keeps whole objects"):
             Folder(tmp_path).missing(want)
+
+
+def test_keys_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match="no key"):
+        Folder(tmp_path / "m").missing(Want("../b", 0, 5, "d", whole=True))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unfinished_file_is_what_the_page_says(tmp_path: Path) -> None:
+    """docs/FORMATS.md."""
+    sink = Folder(tmp_path)
+    left(sink)
+    write(sink, PIECE_BYTES, 2 * PIECE_BYTES - 1)
+    data = (tmp_path / "a/b#0").read_bytes()
+    body, slots, end = data[: len(BODY)], data[len(BODY) : -8], data[-8:]
+    assert body[PIECE_BYTES : 3 * PIECE_BYTES - 1] == BODY[PIECE_BYTES : 3 * PIECE_BYTES - 1]
+    assert not any(body[:PIECE_BYTES])
+    assert slots == bytes(32) + blake3(BODY[PIECE_BYTES : 2 * PIECE_BYTES]).digest() + bytes(64)
+    assert end == b"TWMP0001"
 
 
 def test_buffers_fill_memory_that_is_there_already() -> None:

@@ -18,7 +18,7 @@ from twinmill.store.blobs import Blobs, digest_of, open_blobs
 from twinmill.store.errors import Corrupt, NotFound, StoreUnavailable, TransferFailed
 from twinmill.store.flight import Progress, TransferConfig
 from twinmill.store.sinks import PIECE_BYTES, Buffers, Folder
-from twinmill.store.spans import Want
+from twinmill.store.spans import Span, Want
 from twinmill.store.transfer import absent, cut, download, remove, upload
 
 from .places import Asked, Watched
@@ -314,6 +314,28 @@ def test_processes_share_what_each_fetches(tmp_path: Path) -> None:
     reads = [asked.key for place in places for asked in place.of("read")]
     assert sorted(reads) == sorted(ref.key for ref in refs)
     assert [(tmp_path / "m" / ref.key).read_bytes() for ref in refs] == bodies(20, 50_000)
+
+
+def test_many_objects_need_few_open_files(local: Blobs, tmp_path: Path) -> None:
+    refs = upload(local, bodies(200, 50), QUICK, prefix="o")
+
+    class Counting(Folder):
+        open, most = 0, 0
+
+        def missing(self, want: Want) -> list[Span] | None:
+            spans = super().missing(want)
+            self.open += 1
+            self.most = max(self.most, self.open)
+            return spans
+
+        def settle(self, want: Want) -> str | None:
+            self.open -= 1
+            return super().settle(want)
+
+    sink = Counting(tmp_path / "m")
+    download(local, refs, sink, TransferConfig(streams=4))
+    assert [(tmp_path / "m" / ref.key).read_bytes() for ref in refs] == bodies(200, 50)
+    assert 4 <= sink.most <= 8
 
 
 def test_another_process_is_not_waited_for_for_ever(local: Blobs, tmp_path: Path) -> None:

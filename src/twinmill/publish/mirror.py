@@ -173,18 +173,19 @@ class Mirror:
     def _make_room(self, just_fetched: Collection[str]) -> None:
         if not self._config.cap_bytes:
             return
-        with os.scandir(self._root / OBJECTS) as entries:
-            files = [(entry.stat(), OBJECTS + entry.name) for entry in entries if "#" not in entry.name]
-        held = sum(stat.st_size for stat, _ in files)
+        files = {}
+        for key in self._local.list(OBJECTS.rstrip("/")):
+            with contextlib.suppress(FileNotFoundError):  # another process makes room at this moment
+                files[key] = (self._root / key).stat()
+        held = sum(stat.st_size for stat in files.values())
         stays = {*self._keep(), *just_fetched}
-        for stat, key in sorted(files, key=lambda file: file[0].st_atime_ns):
+        for key in sorted(files.keys() - stays, key=lambda key: files[key].st_atime_ns):
             if held <= self._config.cap_bytes:
                 return
-            if key not in stays:
-                self._local.delete(key)
-                self._sound.pop(key, None)
-                self.evicted += 1
-                held -= stat.st_size
+            self._local.delete(key)
+            self._sound.pop(key, None)
+            self.evicted += 1
+            held -= files[key].st_size
 
     # What passes through
 

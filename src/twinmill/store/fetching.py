@@ -1,12 +1,12 @@
 """The inside of `transfer.download`: requests, what they hold for whom, checks, other places."""
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from .errors import Corrupt, NotFound, StoreUnavailable, TransferFailed
-from .flight import Flight, OnProgress, Together, TransferConfig, to_its_end
+from .flight import Flight, OnProgress, Room, Together, TransferConfig, to_its_end
 from .requests import Chunk, Requests
 from .sinks import Sink
 from .spans import Request, Span, Want, plan
@@ -21,7 +21,6 @@ class _Reading:
         self.request = request
         self.got = 0
         self.tries = 0
-        self._next = 0
 
     def dealt(self, chunk: Chunk) -> Iterator[tuple[Want, int, memoryview]]:
         """(want, place in it, bytes) of what `chunk`, the next to come, holds."""
@@ -65,21 +64,34 @@ class Download:
         self._flight = Flight(config, progress)
         self._arrived = arrived
         self._group = Together()
+        # Objects that are under way: enough for every stream, and few enough for a process's file descriptors.
+        self._open = Room(2 * config.streams, 1)
+        self._unsettled: Counter[str] = Counter()
         self._left: dict[Want, int] = {}
         self._damage: defaultdict[Want, _Damage] = defaultdict(_Damage)
         self._fetched: set[Want] = set()
 
     async def run(self, wants: Sequence[Want]) -> None:
         self._flight.moved(0, total=sum(want.bytes for want in wants))
+        objects: defaultdict[str, list[Want]] = defaultdict(list)
+        for want in wants:
+            objects[want.key].append(want)
         async with self._group:
-            missing = []
-            for want in wants:
-                spans = await to_its_end(self._sink.missing, want)
-                if spans is None:
-                    self._group.create_task(self._wait_for_another(want))
-                else:
-                    missing.append((want, spans))
-            self._begin(missing)
+            for key, ranges in objects.items():
+                await self._open.enter(0)
+                self._unsettled[key] = len(ranges)
+                await self._start(ranges)
+
+    async def _start(self, wants: Sequence[Want]) -> None:
+        """All that is wanted of one object."""
+        missing = []
+        for want in wants:
+            spans = await to_its_end(self._sink.missing, want)
+            if spans is None:
+                self._group.create_task(self._wait_for_another(want))
+            else:
+                missing.append((want, spans))
+        self._begin(missing)
 
     async def _wait_for_another(self, want: Want) -> None:
         """Another process of this host fetches the same file: it ends well, or its lock falls and we go on from there."""
@@ -160,6 +172,9 @@ class Download:
     async def _settle(self, want: Want) -> None:
         found = await to_its_end(self._sink.settle, want)
         if found is None:
+            self._unsettled[want.key] -= 1
+            if not self._unsettled[want.key]:
+                self._open.leave(0)
             if self._arrived is not None:
                 self._arrived(want)
             return

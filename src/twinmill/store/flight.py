@@ -18,7 +18,7 @@ from .errors import StoreFull, StoreUnavailable, TransferFailed
 
 T = TypeVar("T")
 A = TypeVar("A")
-_TOO_FAST = ("503", "429", "SlowDown")
+_TOO_FAST = ("code: 503 ", "code: 429 ", "SlowDown")
 """in the words of a store that wants fewer requests"""
 
 
@@ -80,7 +80,7 @@ OnProgress: TypeAlias = Callable[[Progress], None]
 class Flight:
     """The requests of one transfer. Belongs to one event loop."""
 
-    def __init__(self, config: TransferConfig, progress: OnProgress | None = None, total_bytes: int = 0) -> None:
+    def __init__(self, config: TransferConfig, progress: OnProgress | None = None) -> None:
         self.config = config
         self._loop = asyncio.get_running_loop()
         self._end = self._loop.time() + config.budget_s if config.budget_s else float("inf")
@@ -88,7 +88,7 @@ class Flight:
         self._small = Room(config.streams, config.in_flight_bytes)
         self._seed = config.seed or random.randrange(1, 1 << 62)
         self._tell = progress
-        self.progress = Progress(0, total_bytes, 0, 0)
+        self.progress = Progress(0, 0, 0, 0)
 
     def moved(self, done: int, *, reused: int = 0, total: int = 0, retries: int = 0) -> None:
         """Count, and tell whoever watches."""
@@ -127,7 +127,7 @@ class Flight:
                 except StoreFull:
                     raise
                 except StoreUnavailable as error:
-                    cause = str(error)
+                    cause = _cause(error)
                     if any(word in cause for word in _TOO_FAST):
                         room.narrow(began)
             pause = self.pause_s(key, tries - 1)
@@ -143,6 +143,11 @@ class Flight:
         """Seconds to wait after the try number `failed` (from 0) of `key`. The same for the same seed."""
         longest = min(self.config.backoff_s * 2.0**failed, self.config.backoff_max_s)
         return longest * random.Random(f"{self._seed} {key} {failed}").uniform(0.5, 1.0)
+
+
+def _cause(error: StoreUnavailable) -> str:
+    """What the client said, in one line: the rest is said once, at the end."""
+    return str(error.__cause__ or error).strip().partition("\n")[0][:300]
 
 
 class Room:
@@ -216,13 +221,15 @@ class Together(asyncio.TaskGroup):
     """A TaskGroup that raises its first failure itself: callers catch our errors, not groups of them."""
 
     async def __aexit__(self, *error: Any) -> None:
+        first: BaseException | None = None
         try:
             await super().__aexit__(*error)
         except BaseExceptionGroup as group:
-            first: BaseException = group
+            first = group
             while isinstance(first, BaseExceptionGroup):
                 first = first.exceptions[0]
-            raise first from None
+        if first is not None:
+            raise first
 
 
 async def to_its_end(work: Callable[[A], T], argument: A) -> T:

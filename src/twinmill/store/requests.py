@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 256 << 10
 """bytes that arrive before they are handed on; silence is noticed between two of them"""
 Chunk: TypeAlias = bytes | memoryview
-_NO_SUCH_RANGE = ("416", "InvalidRange", "Invalid range", "range was invalid")
+_NO_SUCH_RANGE = ("code: 416 ", "InvalidRange", "Invalid range", "range was invalid")
 
 
 class Requests(Protocol):

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from blake3 import blake3
 
+from .blobs import check_key
 from .errors import StoreFull
 from .spans import Span, Want
 
@@ -94,6 +95,7 @@ class Folder:
     def missing(self, want: Want) -> list[Span] | None:
         if not (want.whole and want.digest):
             raise ValueError(f"{want.key!r}: a folder keeps whole objects of known digest, not ranges")
+        check_key(want.key)
         path = self.path(want)
         if _size(path) == want.bytes:
             return []
