@@ -13,8 +13,9 @@ from twinmill.engine.server import EngineServer
 from twinmill.engine.sync import Installed, SyncConfig, follow
 from twinmill.model.config import from_hf
 from twinmill.model.memory import keep_freed_memory
+from twinmill.publish import LinkConfig, MirrorConfig
 from twinmill.publish.manifest import WeightsLog
-from twinmill.publish.mirror import LinkConfig, Mirror
+from twinmill.publish.mirror import Mirror
 from twinmill.publish.subscriber import Event, Subscriber
 from twinmill.store.errors import StoreUnavailable
 
@@ -27,7 +28,8 @@ async def main(role: Role) -> None:
     blocks, i = role.blocks, role.cluster()
     torch.set_num_threads(blocks.get(f"clusters.{i}.threads", int))
     link = blocks.get(f"clusters.{i}.link", LinkConfig)
-    mirror = Mirror(role.blobs(), role.run.mirror(role.part), link)
+    config = blocks.get(f"clusters.{i}.mirror", MirrorConfig)
+    mirror = Mirror(role.blobs(), role.run.mirror(role.part), link, config)
     engine = await first_engine(role, mirror)
 
     def on_event(event: Event) -> None:
