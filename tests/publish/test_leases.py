@@ -46,6 +46,26 @@ def test_what_a_version_needs(local: Blobs) -> None:
     assert [needs.is_full(number) for number in range(6)] == [True, False, False, True, False, False]
 
 
+def test_what_may_be_on_a_way_is_needed_too(local: Blobs) -> None:
+    """Skips of 2 and anchors, as their objects stand in the records; a reader counts on none of them."""
+    trainer = Trainer(local, skip_every=(2,), anchor_when=0.01)
+    for _ in range(5):
+        trainer.publish()
+        trainer.publisher.close()
+    log = WeightsLog(local)
+    log.look_for_shortcuts()
+    needs = Paths(log)
+    shortcuts = [one for number in range(5) for one in log.shortcuts_to(number)]
+    assert {(one.parent, one.number) for one in shortcuts} >= {(0, 2), (2, 4), (None, 4)}
+    everything = set(local.list("weights/objects"))
+    assert {ref.key for ref in needs([4])} == everything
+    own = {part.object.key for number in range(5) for part in log.get(number).parts}
+    assert {ref.key for ref in needs.chains([4])} >= own
+    others = {part.object for one in shortcuts for part in one.parts if part.object.key not in own}
+    assert others and not needs.chains([4]) & others
+    assert not needs([1]) & others, "what leads elsewhere is not needed"
+
+
 def test_a_lease_says_who_needs_what_until_when(blobs: Blobs, clock: Clock) -> None:
     log = published(blobs, 3)
     lease = Lease(log, "east", config=LeaseConfig(ttl_s=90.0), clock=clock)

@@ -1,11 +1,14 @@
 import random
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from twinmill.publish import LinkConfig
+from twinmill.publish.chain import rebuild
 from twinmill.publish.config import MirrorConfig
+from twinmill.publish.errors import Broken
 from twinmill.publish.manifest import WeightsLog
 from twinmill.publish.materialize import verify
 from twinmill.publish.mirror import Link, Mirror
@@ -13,12 +16,12 @@ from twinmill.records.base import Ref
 from twinmill.records.runs import Beat
 from twinmill.store.blobs import Blobs, open_blobs
 from twinmill.store.errors import Corrupt, NotFound
-from twinmill.store.flight import Progress
+from twinmill.store.flight import OnProgress, Progress
 from twinmill.store.ledger import EpisodesLog
 from twinmill.store.sinks import PIECE_BYTES, Folder
 from twinmill.store.spans import Want
 
-from .toys import Trainer
+from .toys import Trainer, same
 
 
 class Clock:
@@ -285,3 +288,29 @@ def test_what_the_store_lost_comes_from_a_neighbour(local: Blobs, tmp_path: Path
     mirror = Mirror(local, tmp_path / "m", others=[neighbour])
     mirror.fetch(refs)
     assert [mirror.get_ref(ref) for ref in refs] == whole
+
+
+def test_a_joiner_fetches_the_objects_of_many_versions_side_by_side(local: Blobs, tmp_path: Path) -> None:
+    trainer = Trainer(local, skip_every=(), anchor_when=0.0)
+    for _ in range(6):
+        trainer.publish()
+    mirror, sizes = Mirror(local, tmp_path / "m"), list[int]()
+    fetch = mirror.fetch
+
+    def counted(refs: Iterable[Ref], progress: OnProgress | None = None) -> None:
+        refs = list(refs)
+        sizes.append(len(refs))
+        fetch(refs, progress)
+
+    mirror.fetch = counted  # type: ignore[method-assign]
+    assert same(rebuild(WeightsLog(mirror), 5).tensors, trainer.states[5])
+    assert max(sizes) == 6
+
+
+def test_a_joiner_says_which_of_many_objects_is_gone(local: Blobs, tmp_path: Path) -> None:
+    trainer = Trainer(local, skip_every=(), anchor_when=0.0)
+    versions = [trainer.publish() for _ in range(6)]
+    local.delete(versions[3].parts[0].object.key)
+    with pytest.raises(Broken, match="version 3"):
+        rebuild(WeightsLog(Mirror(local, tmp_path / "m")), 5)
+    assert same(rebuild(WeightsLog(Mirror(local, tmp_path / "m")), 2).tensors, trainer.states[2])

@@ -27,6 +27,8 @@ class PublishConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """largest tensor-parallel degree whose ranks, and those of its divisors, can each follow the log by themselves"""
     threads: int = 0
     """that encode; 0 = one per processor"""
+    transfer: TransferConfig = TransferConfig()
+    """how objects are sent"""
 
 
 def problems_of(config: PublishConfig) -> Iterator[str]:
@@ -73,6 +75,8 @@ class LeaseConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class CollectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What stays in the bucket. Manifests always do."""
 
+    every: int = 0
+    """versions from one round of the trainer's collector to the next; 0 = nothing is ever removed"""
     keep_chains: int = 2
     """newest full versions that are kept, with everything behind them"""
     keep_versions: int = 16

@@ -60,7 +60,7 @@ class Mirror:
             raise ValueError(f"mirror.cap_bytes is {self._config.cap_bytes}; want a number >= 0")
         self._source = source
         self._others = others
-        self._keep = keep
+        self.keep = keep
         self._local = open_blobs(str(folder))
         self._root = Path(folder).expanduser().absolute()
         self._sound: dict[str, tuple[int, int, int]] = {}
@@ -180,7 +180,7 @@ class Mirror:
             with contextlib.suppress(FileNotFoundError):  # another process makes room at this moment
                 files[key] = (self._root / key).stat()
         held = sum(stat.st_size for stat in files.values())
-        stays = {*self._keep(), *just_fetched}
+        stays = {*self.keep(), *just_fetched}
         for key in sorted(files.keys() - stays, key=lambda key: files[key].st_atime_ns):
             if held <= self._config.cap_bytes:
                 return
