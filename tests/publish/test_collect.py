@@ -61,7 +61,7 @@ def test_the_newest_chains_stay_and_the_rest_goes(blobs: Blobs, clock: Clock) ->
 
 def test_the_newest_versions_stay_whatever_they_stand_on(local: Blobs, clock: Clock) -> None:  # noqa: F811
     log = published(local, 11, full_every=1)
-    config = CollectConfig(keep_chains=1, keep_versions=4, keep=(2,), grace_s=100.0)
+    config = CollectConfig(keep_chains=1, keep_versions=4, keep=(2,), grace_s=100.0, skew_s=10.0)
     rounds(Collector(log, config, clock=clock), clock)
     assert objects(local) == keys(Paths(log)([2, 7, 8, 9, 10]))
 
