@@ -91,7 +91,7 @@ def test_kills_at_random_writes(seed: int) -> None:
     assert found.unused == 0, "an attempt whose entry is durable is never run again"
 
 
-HERE = sorted(set(NAMED_WRITES) - {"checkpoint.save"})
+HERE = sorted(set(NAMED_WRITES) - {"checkpoint.save", "weights.lease", "weights.collect"})  # these: test_collect.py
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -142,6 +142,22 @@ def test_what_does_not_continue_the_log_is_refused(local: Blobs, why: str) -> No
     publisher.publish(moved(first_state(), 1), DTYPES, step=1)
 
 
+def test_what_a_killed_publication_had_sent_is_not_sent_twice(
+    local: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Its objects are there, its manifest is not."""
+    trainer = Trainer(local, object_bytes=1, skip_every=(), anchor_when=0.0)
+    trainer.publish()
+    version = trainer.publish()
+    local.delete("weights/manifests/0000000001")
+    sent: list[str] = []
+    monkeypatch.setattr(blobs_module, "crash_points", sent.append)
+    again = Publisher(local, "run", PublishConfig(object_bytes=1, skip_every=(), anchor_when=0.0))
+    assert again.publish(trainer.states[1], DTYPES, step=1, created_at=0.0) == version
+    assert len(version.parts) > 3 and "weights.manifest:after" in sent
+    assert "weights.object:before" not in sent
+
+
 def test_another_run_is_refused(local: Blobs) -> None:
     Trainer(local).publish()
     with pytest.raises(Refused, match="weights of run 'run', not of 'other'"):

@@ -21,7 +21,7 @@ from twinmill.engine.embedded import EngineConfig
 from twinmill.engine.sync import SyncConfig
 from twinmill.env.audit import AuditConfig
 from twinmill.env.harness.loop import HarnessConfig
-from twinmill.publish import LinkConfig, PublishConfig
+from twinmill.publish import CollectConfig, LeaseConfig, LinkConfig, MirrorConfig, PublishConfig
 from twinmill.rollout.evaluate import EvalConfig
 from twinmill.rollout.mill import RolloutConfig
 from twinmill.store.blobs import StoreConfig
@@ -40,6 +40,10 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """letters, digits and dashes"""
     link: LinkConfig = LinkConfig()
     """how far away the bucket is"""
+    mirror: MirrorConfig = MirrorConfig()
+    """its copy of the weights"""
+    lease: LeaseConfig = LeaseConfig()
+    """what it says to the collector"""
     threads: int = 1
     """of its engine"""
 
@@ -85,6 +89,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engine: EngineConfig = EngineConfig()
     sync: SyncConfig = SyncConfig()
     publish: PublishConfig = PublishConfig()
+    collect: CollectConfig = CollectConfig()
+    """what stays of old versions"""
     evaluation: EvalConfig | None = None
     machine: str = "namespace"
     """machine backend"""

@@ -16,7 +16,10 @@ subscriber.py   a cluster's end: prepare beside what is served, commit after the
 signing.py      who wrote it, if anybody asks
 serve.py        a mirror for other hosts of the cluster
 inspect.py      what changed, by tensor
-mirror.py       a cluster's read-through copy of the store, over a link of bounded speed
+mirror.py       a cluster's read-through copy of the store: many objects at once, read by range, up to a cap
+link.py         a link of bounded speed inside one process
+leases.py       what readers still need; what a version needs; the ledger of removals
+collect.py      removes the objects that nobody needs any more
 materialize.py  any version as a Hugging Face folder; a report on the whole log
 quantise/       what an engine holds in 8 or 4 bits, made on the trainer, as a stream of its own
 interchange/    the formats of others, both ways
@@ -25,6 +28,6 @@ exponents.py    the binades of a real model, which is all that the prediction ne
 plan.py         what a version will cost from trainer to engines, and what binds
 """
 
-from .config import LinkConfig, PublishConfig
+from .config import CollectConfig, LeaseConfig, LinkConfig, MirrorConfig, PublishConfig
 
-__all__ = ["LinkConfig", "PublishConfig"]
+__all__ = ["CollectConfig", "LeaseConfig", "LinkConfig", "MirrorConfig", "PublishConfig"]

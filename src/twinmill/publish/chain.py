@@ -8,6 +8,7 @@ Nothing is ever changed in place: what is held, and what is served, stays as it 
 """
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from twinmill.records.weights import WeightVersion
 
@@ -15,8 +16,11 @@ from .container import Opened, read_head
 from .draft import Draft, Weights
 from .errors import Broken, Refused
 from .manifest import DAMAGE, WeightsLog
+from .mirror import Mirror
 from .route import Hop, Route, cheapest
 
+AHEAD_BYTES = 256 << 20
+"""of the objects of several hops are fetched before their turn"""
 FEW = 64
 """one of so many tiles (and at least one) may fail at a hop before another way is sought for all of them"""
 
@@ -80,7 +84,10 @@ class Journey:
             grid = self._log.grid(self._log.get(route[-1].end))
             held = self._held if route[0].start is not None else None
             draft = Draft(self._log, grid, held, tiles=self._tiles, threads=self._threads)
-            for hop in route:
+            fetched = 0
+            for i, hop in enumerate(route):
+                if i >= fetched:
+                    fetched = self._fetch_ahead(route, i)
                 draft.take(hop)
                 if len(draft.failed) > max(1, len(grid.tiles) // FEW):
                     culprit = draft.culprit
@@ -99,6 +106,20 @@ class Journey:
         finally:
             self.fetched_bytes += draft.fetched_bytes if draft is not None else 0
         return draft
+
+    def _fetch_ahead(self, route: Route, first: int) -> int:
+        """Let a mirror fetch the objects of the next hops side by side, as many as are reasonable; the hop behind them.
+
+        What is damaged or gone among them is found, and named, when its hop is taken.
+        """
+        end, size = first, 0
+        while end < len(route) and (end == first or size + route[end].bytes <= AHEAD_BYTES):
+            size += route[end].bytes
+            end += 1
+        if end - first > 1 and self._tiles is None and isinstance(self._log.blobs, Mirror):
+            with suppress(*DAMAGE):
+                self._log.blobs.fetch(part.object for hop in route[first:end] for part in hop.parts)
+        return end
 
     def _repair(self, draft: Draft, target: int) -> bool:
         """Build the failed tiles anew, each from nothing. A hop that is damaged here is left out here only."""

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from twinmill.store.flight import TransferConfig
+
 CODECS = ("wdx", "gaps", "raw")
 
 
@@ -25,6 +27,8 @@ class PublishConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """largest tensor-parallel degree whose ranks, and those of its divisors, can each follow the log by themselves"""
     threads: int = 0
     """that encode; 0 = one per processor"""
+    transfer: TransferConfig = TransferConfig()
+    """how objects are sent"""
 
 
 def problems_of(config: PublishConfig) -> Iterator[str]:
@@ -48,3 +52,38 @@ class LinkConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """bandwidth, shared by all transfers of the process, either direction; 0 = unshaped"""
     latency_s: float = 0.0
     """seconds that every request waits before its first byte; 0 = none"""
+
+
+class MirrorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster's copy of the weights on its own disk."""
+
+    cap_bytes: int = 0
+    """most bytes of objects that are kept, those used longest ago go first; what is leased stays above it; 0 = unbounded"""
+    whole: bool = False
+    """fetch the whole object when a range of one is read that is not here, for several readers of one folder"""
+    transfer: TransferConfig = TransferConfig()
+    """how objects are fetched"""
+
+
+class LeaseConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a reader says what it still needs."""
+
+    ttl_s: float = 900.0
+    """seconds for which its versions are kept after its last beat; it beats three times as often"""
+
+
+class CollectConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What stays in the bucket. Manifests always do."""
+
+    every: int = 0
+    """versions from one round of the trainer's collector to the next; 0 = nothing is ever removed"""
+    keep_chains: int = 2
+    """newest full versions that are kept, with everything behind them"""
+    keep_versions: int = 16
+    """newest versions that are kept, whatever they stand on"""
+    keep: tuple[int, ...] = ()
+    """versions that are kept for ever"""
+    grace_s: float = 3600.0
+    """seconds between an object's being found needless and its removal; at least the longest lease, whatever is set"""
+    skew_s: float = 1800.0
+    """seconds by which readers' clocks may differ from the collector's; S3 serves no clock that is wrong by over 900 s"""

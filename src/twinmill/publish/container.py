@@ -159,11 +159,11 @@ class Opened:
         return bytes(view[first : first + tables]), view[first + tables : first + index]
 
 
-def make_part(key: str, packed: Packed, first_tile: int, tiles: Sequence[Coded]) -> Part:
-    """How a manifest names an object."""
-    ref = Ref(key=key, digest=digest_of(packed.data), bytes=len(packed.data))
+def make_part(prefix: str, packed: Packed, first_tile: int, tiles: Sequence[Coded]) -> Part:
+    """How a manifest names an object, which is stored by content below `prefix`."""
+    digest = digest_of(packed.data)
     return Part(
-        object=ref,
+        object=Ref(key=f"{prefix}/{digest}", digest=digest, bytes=len(packed.data)),
         first_tile=first_tile,
         tiles=len(tiles),
         changed=sum(tile.changed for tile in tiles),

@@ -3,22 +3,25 @@
     compare   before, after -> Patch, per tile           many threads
     tables    statistics of a sample of the tiles -> coding tables, per dtype
     encode    before, Patch, tables -> payload, per tile  many threads, in order
-    send      payloads -> objects of about `object_bytes`, several on their way at once
+    send      payloads -> objects of about `object_bytes`, many on their way at once
 
 Equal states and settings give equal objects, byte for byte: so a lost object can be made again.
 """
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from twinmill.records.base import Ref
 from twinmill.records.weights import Part
+from twinmill.store.blobs import Blobs
+from twinmill.store.transfer import upload
 
 from .config import PublishConfig
-from .container import NOTHING, Coded, Packed, make_part, pack
+from .container import NOTHING, Coded, make_part, pack
 from .draft import Weights, no_tables
 from .tensors import WIDTHS, Bits, State, unsigned
 from .threads import in_order, processors
@@ -35,8 +38,6 @@ _WHOLE = frozenset({Kind.EMPTY, Kind.RAW, Kind.PLANES})
 """how a tile of a full version or an anchor may be"""
 SAMPLED = 64
 """tiles of each dtype that the coding tables are made from: one law holds for all of a version"""
-UPLOADS = 8
-"""objects on their way at once"""
 
 
 class Encoded(NamedTuple):
@@ -56,14 +57,17 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """Encodes states of one grid, and hands each object to `put(data) -> key`, which sends it."""
+    """Encodes states of one grid. Objects are stored by content below `prefix`, by `send`, which takes them one by one."""
 
-    def __init__(self, grid: Grid, config: PublishConfig, put: Callable[[bytes], str]) -> None:
+    def __init__(
+        self, grid: Grid, config: PublishConfig, prefix: str, send: Callable[[Iterable[bytes]], Sequence[Ref]]
+    ) -> None:
         self._grid = grid
         self._allow = CODECS[config.codec]
         self._object_bytes = config.object_bytes
         self._threads = processors(config.threads)
-        self._put = put
+        self._prefix = prefix
+        self._put_all = send
         self._local = threading.local()
 
     def full(self, state: State) -> Encoded:
@@ -123,23 +127,19 @@ class Encoder:
         return tables
 
     def _send(self, coded: Iterator[Coded], tables: Mapping[str, Tables], patches: Mapping[int, Patch]) -> Encoded:
-        """Pack and send while later tiles are encoded; waits for every answer."""
+        """Pack and send while later tiles are encoded; waits until all are there."""
         frozen = [tables[dtype].to_bytes() for dtype in sorted(tables)]
-        digests, first = list[bytes](), 0
+        digests, parts = list[bytes](), list[Part]()
 
-        def packed() -> Iterator[tuple[Packed, int, Sequence[Coded]]]:
-            nonlocal first
+        def objects() -> Iterator[bytes]:
             for tiles in self._grouped(coded):
-                yield pack(frozen, tiles), first, tiles
+                packed = pack(frozen, tiles)
+                parts.append(make_part(self._prefix, packed, len(digests), tiles))
                 digests.extend(tile.after for tile in tiles)
-                first += len(tiles)
+                yield packed.data
 
-        parts = tuple(in_order(self._send_one, packed(), UPLOADS))
-        return Encoded(parts, tuple(digests), patches)
-
-    def _send_one(self, one: tuple[Packed, int, Sequence[Coded]]) -> Part:
-        packed, first, tiles = one
-        return make_part(self._put(packed.data), packed, first, tiles)
+        self._put_all(objects())
+        return Encoded(tuple(parts), tuple(digests), patches)
 
     def _grouped(self, coded: Iterator[Coded]) -> Iterator[list[Coded]]:
         group, size = list[Coded](), 0
@@ -158,3 +158,11 @@ class Encoder:
             setattr(self._local, name, np.empty(TILE_MAX, np.uint32))
         room: Bits = getattr(self._local, name).view(unsigned(dtype))
         return room
+
+
+def sender(
+    blobs: Blobs, prefix: str, config: PublishConfig, *, again: bool, point: str = "blob.ref"
+) -> Callable[[Iterable[bytes]], Sequence[Ref]]:
+    """Stores objects, many at once. again: also those that are there already, which heals damaged ones; else what a
+    killed publication had sent is not sent twice."""
+    return lambda objects: upload(blobs, objects, config.transfer, prefix=prefix, again=again, point=point)

@@ -2,6 +2,7 @@
 
 PublishError
 ├── Refused      what was asked does not continue this log: shapes, order, another run's weights
+├── Collected    a version's objects have been removed, or may be at any moment: take a newer one
 ├── Broken       a version cannot be rebuilt from what is stored; it is never served
 └── BadFile      a file of an open format is damaged, unsafe, or made on another base; nothing of it was used
 
@@ -18,6 +19,10 @@ class PublishError(Exception):
 
 
 class Refused(PublishError):
+    pass
+
+
+class Collected(PublishError):
     pass
 
 

@@ -23,7 +23,7 @@ from twinmill.store.errors import StoreError
 from .chain import rebuild
 from .config import PublishConfig, problems_of
 from .draft import Weights
-from .encode import Encoded, Encoder
+from .encode import Encoded, Encoder, sender
 from .errors import Refused
 from .manifest import DAMAGE, FORMAT, WeightsLog, lineage_of
 from .shortcuts import Shortcuts
@@ -104,7 +104,7 @@ class Publisher:
         if last is not None and step <= last.step:
             return self._repeated(last, step, tuple(slots), state, grid)
         base = None if full or self._full_is_due() else self._state_if_sound()
-        encoder = self._encoder(grid)
+        encoder = self._encoder(grid, again=base is None)
         encoded = encoder.full(state) if base is None else encoder.delta(base, state)
         number, model = last.number + 1 if last else 0, grid.model_digest(encoded.digests)
         version = WeightVersion(
@@ -147,7 +147,7 @@ class Publisher:
         grid = self._grid(state, dtypes)
         if grid.model_digest(digests(grid, state)) != last.model_digest:
             raise Refused(f"version {last.number} cannot be mended with other weights than its own")
-        encoder = self._encoder(grid)
+        encoder = self._encoder(grid, again=True)
         if last.parent is None:
             encoder.full(state)
             return self._is_sound(last)
@@ -235,8 +235,10 @@ class Publisher:
             "steps only grow. Resume from the newest version's checkpoint"
         )
 
-    def _encoder(self, grid: Grid) -> Encoder:
-        return Encoder(grid, self._config, lambda data: self._object(data).key)
+    def _encoder(self, grid: Grid, *, again: bool) -> Encoder:
+        objects = self._log.objects
+        send = sender(self._log.blobs, objects, self._config, again=again, point="weights.object")
+        return Encoder(grid, self._config, objects, send)
 
     def _object(self, data: bytes) -> Ref:
         return self._log.blobs.put_ref(self._log.objects, data, point="weights.object")

@@ -22,7 +22,7 @@ from twinmill.store.errors import StoreError
 from .chain import rebuild
 from .config import PublishConfig
 from .draft import Weights
-from .encode import Encoded, Encoder
+from .encode import Encoded, Encoder, sender
 from .errors import PublishError
 from .manifest import WeightsLog
 from .route import cheapest
@@ -50,7 +50,7 @@ class Shortcuts:
         periods = [period for period in self._config.skip_every if number % period == 0]
         if not periods and not (self._config.anchor_when and not self._config.skip_every and number % 16 == 0):
             return
-        if self._job is not None and not self._job.done():
+        if self.busy:
             for period in periods:
                 self._kept.pop(period, None)
             return
@@ -60,6 +60,11 @@ class Shortcuts:
         if number:
             self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="shortcuts")
             self._job = self._worker.submit(self._make, now, olds)
+
+    @property
+    def busy(self) -> bool:
+        """Are objects on their way that no record names yet?"""
+        return self._job is not None and not self._job.done()
 
     def close(self, deadline_s: float) -> bool:
         """Wait for the job at hand; False = it is still not done, and goes on until the process ends."""
@@ -113,7 +118,5 @@ class Shortcuts:
 
     def _encoder(self, now: Weights) -> Encoder:
         """With one thread: the trainer has better use for the others."""
-        log = self._log
-        return Encoder(
-            now.grid, structs.replace(self._config, threads=1), lambda data: log.blobs.put_ref(log.objects, data).key
-        )
+        log, config = self._log, structs.replace(self._config, threads=1)
+        return Encoder(now.grid, config, log.objects, sender(log.blobs, log.objects, config, again=True))

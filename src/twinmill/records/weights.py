@@ -144,3 +144,43 @@ class Shortcut(Record):
     changed: int = 0
     payload_bytes: int = 0
     signature: Signature | None = None
+
+
+class WeightsLease(Record):
+    """Versions that a reader still needs. Written over at each beat. Producer: publish.leases; consumer: publish.collect.
+
+    Example: WeightsLease(who="east", versions=(41, 42), at=1719849600.0, expires_at=1719850500.0)
+    """
+
+    who: str
+    versions: tuple[int, ...]
+    at: float
+    """seconds since the epoch, by the reader's clock"""
+    expires_at: float
+    """without another beat, nothing is kept for this reader from then on"""
+
+
+class Condemned(Record):
+    """An object that no kept version needs."""
+
+    key: str
+    bytes: int
+    since: float
+    """when that was first seen: seconds since the epoch, by the collector's clock"""
+
+
+class Collection(Record):
+    """One entry of the ledger of removals. Producer: publish.collect; consumers: it, publish.leases, store.audit.
+
+    A round of the collector writes one before it removes anything, and one behind it that says what was removed.
+    """
+
+    number: int
+    at: float
+    condemned: tuple[Condemned, ...]
+    """everything that may be removed from now on: no reader may count on it"""
+    spared: tuple[str, ...] = ()
+    """keys that were condemned before, and are needed after all"""
+    removed: tuple[Condemned, ...] = ()
+    leases: tuple[WeightsLease, ...] = ()
+    """that were in force"""

@@ -26,7 +26,7 @@ from msgspec import Struct
 from twinmill.records import wire
 from twinmill.records.base import Record
 from twinmill.records.episodes import Admit, Attempt, Close, LogPos
-from twinmill.records.weights import VersionKind, WeightVersion
+from twinmill.records.weights import Collection, VersionKind, WeightVersion
 
 from .blobs import Blobs
 from .errors import Corrupt, NotFound
@@ -78,7 +78,8 @@ def audit(blobs: Blobs, *, window: int | None = None, objects: bool = False) -> 
     """Read everything.
 
     window: tokens older than so many versions are a problem; None = only counted.
-    objects: also read every version's objects, check their digests, and those of all tiles.
+    objects: also read every version's objects, check their digests, and those of all tiles; one that the ledger of removals
+    names may be gone.
     """
     problems: list[str] = []
     admits = dict(_records(blobs, "episodes/admit", Admit, problems))
@@ -281,7 +282,10 @@ def _check_parent(version: WeightVersion, versions: Mapping[int, WeightVersion],
 
 
 def _check_objects(blobs: Blobs, versions: Mapping[int, WeightVersion], problems: list[str]) -> None:
-    """Every object whole; every tile's digest before that of the parent after; all of them make the model digest."""
+    """Every object whole; every tile's digest before that of the parent after; all of them make the model digest. A version
+    of which an object was removed by the ledger is not looked at further."""
+    entries = _records(blobs, "weights/collected", Collection, problems)
+    removed = {one.key for _, entry in entries for one in entry.removed}
     after: dict[int, list[bytes]] = {}
     for number, version in sorted(versions.items()):
         try:
@@ -290,7 +294,8 @@ def _check_objects(blobs: Blobs, versions: Mapping[int, WeightVersion], problems
             table = blobs.get_ref(version.table)
             index = b"".join(_index(part.object.key, blobs.get_ref(part.object)) for part in version.parts)
         except (Corrupt, NotFound) as error:
-            problems.append(f"version {number}: {error}")
+            if isinstance(error, Corrupt) or error.key not in removed:
+                problems.append(f"version {number}: {error}")
             continue
         tiles = [index[at : at + _ENTRY_BYTES] for at in range(0, len(index), _ENTRY_BYTES)]
         after[number] = [tile[24:40] for tile in tiles]

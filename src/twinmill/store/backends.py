@@ -34,21 +34,22 @@ class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class Backend(NamedTuple):
     store: ObjectStore
+    """the client of single calls: tries again by itself within the deadline"""
+    bulk: ObjectStore
+    """the client of transfers: one try, whose time and repetition are the transfer's own business"""
     url: str
     root: Path | None = None
     """the local folder; None for memory and buckets"""
 
 
-def _client(config: StoreConfig) -> dict[str, Any]:
-    """Bounds for a bucket: a try may be silent for half the deadline, and none starts later than that."""
+def _patient(config: StoreConfig) -> dict[str, Any]:
+    """Bounds for a bucket: a try may be silent for half the deadline, and none starts later than that.
+
+    The client counts the time of sending as silence, too, so a single put must be through within half the deadline.
+    """
     half = timedelta(seconds=config.deadline_s / 2)
     return {
-        "client_options": {
-            "connect_timeout": min(half, timedelta(seconds=5)),
-            "read_timeout": half,
-            "timeout": timedelta(seconds=max(config.transfer_s, config.deadline_s / 2)),
-            "allow_http": config.endpoint.startswith("http://"),
-        },
+        "client_options": {**_reach(config), "read_timeout": half, "timeout": _longest(config)},
         "retry_config": {
             "max_retries": 10,
             "retry_timeout": half,
@@ -61,17 +62,38 @@ def _client(config: StoreConfig) -> dict[str, Any]:
     }
 
 
+def _single(config: StoreConfig) -> dict[str, Any]:
+    """No retries, and no bound on silence (see above): a transfer sees every failure and sets every deadline itself."""
+    return {
+        "client_options": {**_reach(config), "timeout": _longest(config)},
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(0)},
+    }
+
+
+def _reach(config: StoreConfig) -> dict[str, Any]:
+    return {
+        "connect_timeout": timedelta(seconds=min(config.deadline_s / 2, 5.0)),
+        "allow_http": config.endpoint.startswith("http://"),
+    }
+
+
+def _longest(config: StoreConfig) -> timedelta:
+    return timedelta(seconds=max(config.transfer_s, config.deadline_s / 2))
+
+
 def _open_local(url: str, config: StoreConfig) -> Backend:
     root = Path(url.removeprefix("file://")).expanduser().absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreRefused(f"cannot make the store folder {root}: {error}") from error
-    return Backend(LocalStore(root), f"file://{root}", root)
+    store = LocalStore(root)
+    return Backend(store, store, f"file://{root}", root)
 
 
 def _open_memory(url: str, config: StoreConfig) -> Backend:
-    return Backend(MemoryStore(), url)
+    store = MemoryStore()
+    return Backend(store, store, url)
 
 
 def _open_s3(url: str, config: StoreConfig) -> Backend:
@@ -86,15 +108,18 @@ def _open_s3(url: str, config: StoreConfig) -> Backend:
         raise StoreRefused(f"store {url!r} names no bucket; want s3://bucket/prefix")
     given = {name: value for name, value in keys.items() if value}
     prefix = parts.path.strip("/") or None
-    store = S3Store(parts.netloc, prefix=prefix, **given, **_client(config))  # type: ignore[arg-type]
-    return Backend(store, url)
+    store, bulk = (
+        S3Store(parts.netloc, prefix=prefix, **given, **bounds)  # type: ignore[arg-type]
+        for bounds in (_patient(config), _single(config))
+    )
+    return Backend(store, bulk, url)
 
 
 def _open_other_bucket(url: str, config: StoreConfig) -> Backend:
     given = [name for name in ("endpoint", "region", "access_key_id", "secret_access_key") if getattr(config, name)]
     if given:
         raise StoreRefused(f"store {url!r}: {', '.join(given)} is for s3:// only; set this cloud's own environment")
-    return Backend(from_url(url, **_client(config)), url)
+    return Backend(from_url(url, **_patient(config)), from_url(url, **_single(config)), url)
 
 
 _SCHEMES: dict[str, Callable[[str, StoreConfig], Backend]] = {

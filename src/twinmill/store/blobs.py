@@ -16,19 +16,21 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import obstore
 from blake3 import blake3
 from msgspec import structs
-from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import AlreadyExistsError
 
 from twinmill.records.base import Ref
 
 from .backends import Backend, StoreConfig, open_backend
-from .errors import Corrupt, NotFound, StoreFull, StoreRefused, StoreUnavailable
+from .errors import Corrupt, NotFound, StoreRefused, StoreUnavailable
+from .failures import in_our_words
+from .requests import ObjectRequests, Requests
 
 NAMED_WRITES = (
     "blob.ref",
@@ -38,6 +40,8 @@ NAMED_WRITES = (
     "ledger.close",
     "weights.object",
     "weights.manifest",
+    "weights.lease",
+    "weights.collect",
     "checkpoint.save",
 )
 """Every write that a crash test must be able to die at. Other rooms wrap theirs in `named_write` too."""
@@ -96,8 +100,16 @@ class Blobs(Protocol):
 
     def exists(self, key: str) -> bool: ...
 
+    def size(self, key: str) -> int:
+        """Length of the object in bytes. NotFound when there is none."""
+        ...
+
     def list(self, prefix: str = "", *, after: str = "") -> list[str]:
         """Keys below the folder `prefix` ("" = all), sorted; only those > `after`."""
+        ...
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Keys below the folder `prefix` ("" = all), sorted -> bytes."""
         ...
 
     def delete(self, key: str) -> None:
@@ -113,14 +125,20 @@ class Blobs(Protocol):
         ...
 
     def sweep(self, older_s: float = 3600.0) -> int:
-        """Remove what killed writers left behind: staging files older than `older_s`; returns how many."""
+        """Remove what killed writers left behind: staging files older than `older_s`; returns how many.
+
+        An unfinished download ("#0") is not garbage, it goes on where it stopped: it is removed after a day.
+        """
+        ...
+
+    def requests(self) -> Requests:
+        """Single tries, for transfers of many objects: what `transfer.py` works with."""
         ...
 
 
 _KEY = re.compile(r"[^/\x00-\x1f\x7f]+(?:/[^/\x00-\x1f\x7f]+)*")
 _STAGING = re.compile(r"#\d+$")
-_FULL = ("os error 28", "os error 122", "os error 27")
-"""no space left on device, disk quota exceeded, file too large"""
+_UNFINISHED_S = 86400.0
 
 
 def check_key(key: str) -> None:
@@ -139,6 +157,7 @@ class ObjectBlobs:
         self.url = backend.url
         self.root = backend.root
         self._store = backend.store
+        self._bulk = backend.bulk
         self._config = config
 
     def __repr__(self) -> str:
@@ -189,17 +208,26 @@ class ObjectBlobs:
 
     def exists(self, key: str) -> bool:
         try:
-            with self._errors("look up", key):
-                obstore.head(self._store, key)
+            self.size(key)
         except NotFound:
             return False
         return True
 
+    def size(self, key: str) -> int:
+        with self._errors("look up", key):
+            return obstore.head(self._store, key)["size"]
+
     def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        return list(self._sizes(prefix, after))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        return self._sizes(prefix, "")
+
+    def _sizes(self, prefix: str, after: str) -> dict[str, int]:
         with self._errors("list", prefix or "(everything)", checked=bool(prefix)):
             pages = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=1000)
-            keys = [str(entry["path"]) for page in pages for entry in page]
-        return sorted(key for key in keys if key > after)
+            found = {str(entry["path"]): entry["size"] for page in pages for entry in page}
+        return {key: found[key] for key in sorted(found) if key > after}
 
     def delete(self, key: str) -> None:
         try:
@@ -223,17 +251,22 @@ class ObjectBlobs:
     def sweep(self, older_s: float = 3600.0) -> int:
         if self.root is None:
             return 0
-        limit, removed = time.time() - older_s, 0
+        now, removed = time.time(), 0
         for folder, _, names in os.walk(self.root):
             for name in filter(_STAGING.search, names):
                 path = os.path.join(folder, name)
+                old = max(older_s, _UNFINISHED_S) if name.endswith("#0") else older_s
                 try:
-                    if os.stat(path).st_mtime <= limit:
+                    if os.stat(path).st_mtime <= now - old:
                         os.unlink(path)
                         removed += 1
                 except FileNotFoundError:
                     continue  # its writer was alive after all and has just finished
         return removed
+
+    def requests(self) -> Requests:
+        write = self.put if self._fsync_here() else None
+        return ObjectRequests(self._bulk, self.url, check_key, at_once=self.root is not None, write=write)
 
     def _fsync_here(self) -> bool:
         return self._config.fsync and self.root is not None
@@ -260,34 +293,10 @@ class ObjectBlobs:
         finally:
             os.close(folder)
 
-    @contextmanager
-    def _errors(self, doing: str, key: str, *, checked: bool = True) -> Iterator[None]:
-        """Translate the client's errors into ours. AlreadyExistsError passes."""
+    def _errors(self, doing: str, key: str, *, checked: bool = True) -> AbstractContextManager[None]:
         if checked:
             check_key(key)
-        where = f"could not {doing} {key!r} in {self.url}"
-        try:
-            yield
-        except (AlreadyExistsError, FileExistsError):
-            raise
-        except FileNotFoundError as error:
-            if doing == "write":
-                raise StoreRefused(f"{where}: there is no such bucket or folder; make it first") from error
-            raise NotFound(key, self.url) from error
-        except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-            raise StoreRefused(f"{where}: {_first_line(error)}; check credentials and rights") from error
-        except (BaseError, OSError) as error:
-            text = str(error)
-            if any(code in text for code in _FULL) or getattr(error, "errno", None) in (27, 28, 122):
-                raise StoreFull(
-                    f"{where}: no room left ({_first_line(error)}); free some and resume the run"
-                ) from error
-            raise StoreUnavailable(
-                f"{where} within its deadline of {self._config.deadline_s:g} s: {_first_line(error)}; "
-                "check that the store is up and reachable, then resume the run"
-            ) from error
-        except ValueError as error:
-            raise StoreRefused(f"{where}: {_first_line(error)}") from error
+        return in_our_words(doing, key, self.url, f" within its deadline of {self._config.deadline_s:g} s")
 
 
 def verify_ref(ref: Ref, data: bytes) -> None:
@@ -296,10 +305,6 @@ def verify_ref(ref: Ref, data: bytes) -> None:
         raise Corrupt(ref.key, f"{len(data)} bytes, {ref.bytes} were written")
     if digest_of(data) != ref.digest:
         raise Corrupt(ref.key, f"digest {digest_of(data)[:16]}, {ref.digest[:16]} was written")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
 def open_blobs(url: str, *, deadline_s: float | None = None, config: StoreConfig | None = None) -> ObjectBlobs:

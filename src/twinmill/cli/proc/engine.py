@@ -13,10 +13,13 @@ from twinmill.engine.server import EngineServer
 from twinmill.engine.sync import Installed, SyncConfig, follow
 from twinmill.model.config import from_hf
 from twinmill.model.memory import keep_freed_memory
+from twinmill.publish import LeaseConfig, LinkConfig, MirrorConfig
+from twinmill.publish.errors import PublishError
+from twinmill.publish.leases import Lease
 from twinmill.publish.manifest import WeightsLog
-from twinmill.publish.mirror import LinkConfig, Mirror
+from twinmill.publish.mirror import Mirror
 from twinmill.publish.subscriber import Event, Subscriber
-from twinmill.store.errors import StoreUnavailable
+from twinmill.store.errors import StoreError, StoreUnavailable
 
 from .base import Role, perform
 
@@ -27,7 +30,11 @@ async def main(role: Role) -> None:
     blocks, i = role.blocks, role.cluster()
     torch.set_num_threads(blocks.get(f"clusters.{i}.threads", int))
     link = blocks.get(f"clusters.{i}.link", LinkConfig)
-    mirror = Mirror(role.blobs(), role.run.mirror(role.part), link)
+    config = blocks.get(f"clusters.{i}.mirror", MirrorConfig)
+    mirror = Mirror(role.blobs(), role.run.mirror(role.part), link, config)
+    lease_config = blocks.get(f"clusters.{i}.lease", LeaseConfig)
+    lease = Lease(WeightsLog(mirror), role.part, config=lease_config, transfer=config.transfer)
+    mirror.keep = lease.keys
     engine = await first_engine(role, mirror)
 
     def on_event(event: Event) -> None:
@@ -49,6 +56,7 @@ async def main(role: Role) -> None:
     try:
         async with EngineServer(engine, role.run.socket(f"engine-{role.part}")), asyncio.TaskGroup() as group:
             group.create_task(_report(role, engine))
+            group.create_task(_hold(role, lease, subscriber))
             await follow(
                 engine, subscriber, blocks.get("sync", SyncConfig), on_installed=on_installed, on_outage=on_outage
             )
@@ -67,6 +75,23 @@ async def first_engine(role: Role, mirror: Mirror) -> EmbeddedEngine:
         raise ValueError("version 0 carries no config.json: this weights log was not begun by twinmill's trainer")
     model = from_hf(json.loads(await asyncio.to_thread(mirror.get_ref, version.config)))
     return EmbeddedEngine(model, role.blocks.get("engine", EngineConfig), engine_id=role.name, cluster=role.part)
+
+
+LEASE_POLL_S = 5.0
+
+
+async def _hold(role: Role, lease: Lease, subscriber: Subscriber) -> None:
+    """Keep what this cluster holds from being collected, beside the work. Without a lease it works as well: every object is
+    verified, and one that has gone is known to be gone."""
+    while True:
+        try:
+            number = subscriber.number
+            if number >= 0 and lease.held != {number}:
+                await asyncio.to_thread(lease.take, [number])
+            await asyncio.to_thread(lease.beat)
+        except (StoreError, PublishError) as error:
+            role.metrics.write("event", level="warning", what="lease", text=f"{role.part}: {error}")
+        await asyncio.sleep(LEASE_POLL_S)
 
 
 async def _report(role: Role, engine: EmbeddedEngine) -> None:

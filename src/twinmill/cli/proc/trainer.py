@@ -15,8 +15,10 @@ from twinmill.data.render import open_renderer
 from twinmill.model import hf
 from twinmill.model.memory import keep_freed_memory
 from twinmill.model.transformer import Decoder
+from twinmill.publish.errors import PublishError
 from twinmill.records.samples import StepReport
 from twinmill.records.weights import WeightVersion
+from twinmill.store.errors import StoreError
 from twinmill.store.ledger import EpisodesLog
 from twinmill.train.checkpoint import Checkpoints
 from twinmill.train.midtrain import midtrain
@@ -133,7 +135,20 @@ class Noted:
         )
         for slot in slots:
             self._role.metrics.write("slot", slot=slot, cluster="", event="train", version=version.number)
+        self._collect()
         return version
+
+    def _collect(self) -> None:
+        """What goes wrong here costs nobody a version: the next round does the rest."""
+        try:
+            done = self._versions.collect()
+        except (StoreError, PublishError) as error:
+            self._role.metrics.write("event", level="warning", what="collect", text=str(error))
+            return
+        if done is not None and done.removed:
+            freed = sum(one.bytes for one in done.removed)
+            text = f"{len(done.removed)} objects of {freed} bytes that no reader needs were removed"
+            self._role.metrics.write("event", level="info", what="collect", text=text)
 
 
 def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
@@ -173,6 +188,7 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
                 (folder / "config.json").read_bytes(),
                 (folder / "tokenizer.json").read_bytes(),
                 config.publish,
+                config.collect,
             ),
         ),
         checkpoints=Checkpoints(role.run, "checkpoints/rl"),
