@@ -350,6 +350,7 @@ def close_all() -> None:
         for nest in _sources.nests.values():
             nest.close()
         _sources.nests.clear()
+        _sources.reasons.clear()
         _sources.cells.clear()
         _sources.groups.remove()
 
