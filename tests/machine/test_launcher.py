@@ -72,7 +72,8 @@ def test_threads_debuggers_and_ordinary_programs_are_not_in_its_way():
         "print('traced', os.WIFSTOPPED(os.waitpid(child, 0)[1]))\n"
         "import signal; os.kill(child, signal.SIGKILL); os.waitpid(child, 0)\n"
         "db = sqlite3.connect('/work/a.db'); db.execute('create table t (x)'); db.commit(); print('sqlite')\n"
-        "os.rename('/work/a.db', '/tmp/b.db'); print(os.path.exists('/tmp/b.db'))\n"
+        "import shutil; shutil.move('/work/a.db', '/tmp/b.db'); os.mkdir('/tmp/d'); os.rename('/tmp/b.db', '/tmp/d/c')\n"
+        "print(os.path.exists('/tmp/d/c'))\n"
     )
     said = machines.script(program, timeout_s=30)
     assert (said.stdout, said.stderr) == ("thread\nsub\ntraced True\nsqlite\nTrue\n", "")
@@ -109,7 +110,8 @@ def test_the_layers_are_out_of_sight():
     look = "ls -A /mnt; touch /mnt/x; ls /mnt/upper; umount /mnt; cd /proc/1/root; mount -t tmpfs x /mnt; echo end"
     said = machines.command("sh", "-c", look)
     assert said.stdout == "end\n"
-    assert len(said.stderr.splitlines()) == 5
+    for refusal in ("Read-only file system", "No such file", "umount: ", "can't cd to /proc/1/root", "mount: /mnt"):
+        assert refusal in said.stderr
 
 
 NETS = "import os; print(os.readlink('/proc/self/ns/net'))"
@@ -155,6 +157,7 @@ def test_a_machine_costs_at_most_four_descriptors():
             while len(many) < count:
                 many.append(machines.make())
                 await many[-1].start()
+            await asyncio.sleep(0.5)  # the forge fills its pool
             ours.append(len(os.listdir("/proc/self/fd")))
             forge = cells._sources.nests["native"].process.pid
             forges.append(len(os.listdir(f"/proc/{forge}/fd")))
@@ -220,9 +223,9 @@ def test_a_forge_that_runs_out_of_descriptors_refuses_and_goes_on(tmp_path):
         "    first = make_machine('native', MachineSpec()); await first.start()\n"
         "    from twinmill.env.machine import cells\n"
         "    forge = cells._sources.nests['native'].process.pid\n"
-        "    resource.prlimit(forge, resource.RLIMIT_NOFILE, (48, 48))\n"
+        "    resource.prlimit(forge, resource.RLIMIT_NOFILE, (128, 128))\n"
         "    made, refused = [first], 0\n"
-        "    for _ in range(40):\n"
+        "    for _ in range(80):\n"
         "        machine = make_machine('native', MachineSpec())\n"
         "        try: await machine.start(); made.append(machine)\n"
         "        except MachineStartError: refused += 1\n"

@@ -234,7 +234,7 @@ async def _open_native(limits: Limits, group: Group, parent: Cell | None) -> Cel
         entrances = group.entrances()
         try:
             id = nest.next_id()
-            order = pack("start", id, "" if parent is None else parent.id, *native_limits(limits, group))
+            order = pack("start", id, "" if parent is None else parent.id, *native_limits(limits, group), len(entrances))
             nest.order(order, [theirs.fileno(), *entrances])
         finally:
             for fd in (theirs.detach(), *entrances):

@@ -11,6 +11,7 @@ Requests and their answers (both guests agree: launcher/init.c, and init_guest.p
     background  log, argv*                                   -> ok, number | error, errno, argv[0]
     jobs                                                     -> ok, (number, "" or exit code)*
     stop        number                                       -> ok
+    refresh                                                  -> ok    after a freeze (launcher/forge.c)
 
 Process 1 speaks first: hello, what it put on itself*; or refused, step, reason.
 """

@@ -29,7 +29,7 @@ import python_guest
 
 WORK = python_guest.WORK
 LIBC = ctypes.CDLL(None, use_errno=True)
-MEMORY_WATCH_S = 0.02
+LOOK_S = 0.02
 CHUNK = 65536
 NOT_FOUND = 127
 """exit status of a command that could not be started, as a shell has it"""
@@ -206,22 +206,28 @@ def _memory_in_use():
     return pages * resource.getpagesize()
 
 
-def _kill_all():
-    """End every other process of the machine and collect them. Returns pid -> wait status.
+def _collect(ended):
+    """Take note of what has ended: zombies count as processes."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = found[1]
+
+
+def _kill_all(ended):
+    """End every other process of the machine and collect them into `ended`, pid -> wait status.
 
     kill(-1) signals under the lock that fork needs, so that a fork bomb cannot outrun it."""
-    ended = {}
     while True:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         try:
             pid, status = os.waitpid(-1, 0)
         except ChildProcessError:
-            return ended
+            return
         ended[pid] = status
 
 
-def _watch(pid, streams, stdin, deadline, memory):
+def _watch(pid, ended, streams, stdin, deadline, memory):
     """Move bytes until process `pid` ends. streams: fd -> Sink; stdin: (fd, bytes) or None; memory: bytes, 0 = no
     watch. Returns whether time ran out."""
     poll = select.poll()
@@ -238,9 +244,10 @@ def _watch(pid, streams, stdin, deadline, memory):
             left = deadline - time.monotonic()
             if left <= 0:
                 return True
+            _collect(ended)
             if memory and _memory_in_use() > memory:
                 return False
-            for fd, _ in poll.poll(min(left, MEMORY_WATCH_S if memory else left) * 1000 + 1):
+            for fd, _ in poll.poll(min(left, LOOK_S) * 1000 + 1):
                 if fd == pidfd:
                     return False
                 if fd in streams:
@@ -285,8 +292,10 @@ def execute(message, limits):
     # Only now: what goes to a command's input (a grader's secrets) must not be in the memory that it is a fork of.
     stdin = (in_w, _exactly(message.sock, input_bytes)) if input_bytes else None
     memory = limits["memory"] if limits["watch"] else 0
-    timed_out = pid != 0 and _watch(pid, streams, stdin, deadline, memory)
-    status = _kill_all().get(pid, NOT_FOUND << 8)
+    ended = {}
+    timed_out = pid != 0 and _watch(pid, ended, streams, stdin, deadline, memory)
+    _kill_all(ended)
+    status = ended.get(pid, NOT_FOUND << 8)
     for fd, sink in streams.items():
         while chunk := os.read(fd, CHUNK):
             sink.take(chunk)

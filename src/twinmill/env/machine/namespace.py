@@ -163,6 +163,7 @@ class NamespaceMachine:
             return await _outcomes([self._child_of_snapshot(snapshot) for _ in range(count)])
         async with self._turn:
             await freeze_files(cell, self._limits.disk_bytes)
+            await self._ask(pack("refresh"), FILES_S)
             return await _outcomes([self._child_of(cell) for _ in range(count)])
 
     async def _child_of(self, parent: Cell) -> Machine:
@@ -249,23 +250,27 @@ class NamespaceMachine:
 
     async def _request(self, ask: bytes, deadline_s: float) -> list[bytes]:
         async with self._turn:
-            cell = self._there()
-            if cell.frozen:
-                raise ValueError("the machine is paused: resume it first")
-            try:
-                async with asyncio.timeout(deadline_s + self.grace_s):
-                    await asyncio.get_running_loop().sock_sendall(cell.sock, ask)
-                    return await read_message(cell.sock)
-            except TimeoutError:
-                late = f"no answer to {_name(ask)} within {deadline_s:g} + {self.grace_s:g} s"
-                how = "was stopped from outside" if cell.stopped() else "is silent"
-                self._end = MachineLostError(f"{late}: process 1 ({cell.pid}) {how}")
-            except (EOFError, ConnectionError):
-                self._end = self._end or await _blame(cell)
-            except asyncio.CancelledError:
-                self._end = MachineLostError(f"a request ({_name(ask)}) was cancelled half-way")
-                raise
-            raise self._end
+            return await self._ask(ask, deadline_s)
+
+    async def _ask(self, ask: bytes, deadline_s: float) -> list[bytes]:
+        """By whoever has the turn."""
+        cell = self._there()
+        if cell.frozen:
+            raise ValueError("the machine is paused: resume it first")
+        try:
+            async with asyncio.timeout(deadline_s + self.grace_s):
+                await asyncio.get_running_loop().sock_sendall(cell.sock, ask)
+                return await read_message(cell.sock)
+        except TimeoutError:
+            late = f"no answer to {_name(ask)} within {deadline_s:g} + {self.grace_s:g} s"
+            how = "was stopped from outside" if cell.stopped() else "is silent"
+            self._end = MachineLostError(f"{late}: process 1 ({cell.pid}) {how}")
+        except (EOFError, ConnectionError):
+            self._end = self._end or await _blame(cell)
+        except asyncio.CancelledError:
+            self._end = MachineLostError(f"a request ({_name(ask)}) was cancelled half-way")
+            raise
+        raise self._end
 
 
 class NativeMachine(NamespaceMachine):

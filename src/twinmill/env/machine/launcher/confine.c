@@ -149,8 +149,11 @@ int limit_resources(const struct limits *l)
         {RLIMIT_MSGQUEUE, 1, 0},
     };
     for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
-        struct rlimit both = {bounds[i].value, bounds[i].value};
-        if (bounds[i].bound && setrlimit((__rlimit_resource_t)bounds[i].kind, &both) < 0)
+        __rlimit_resource_t kind = (__rlimit_resource_t)bounds[i].kind;
+        struct rlimit now, both = {bounds[i].value, bounds[i].value};
+        if (getrlimit(kind, &now) == 0 && now.rlim_max < both.rlim_max)
+            both.rlim_cur = both.rlim_max = now.rlim_max; /* the host's own limit is stricter */
+        if (bounds[i].bound && setrlimit(kind, &both) < 0)
             return failed("set a resource limit");
     }
     return 0;

@@ -1,6 +1,6 @@
 /* The forge: takes orders from a packet socket, with descriptors, and reports every death on it.
 
-       start    id, parent, disk, memory, processes, files, watch + socket, cgroup.procs...
+       start    id, parent, disk, memory, processes, files, watch, n + socket, n times cgroup.procs
        freeze   id, disk + reply    before forks: what the machine wrote so far becomes a layer that nobody writes to
        connect  id, port + reply    the reply carries a socket connected to that port inside
        -> {"gone": id, "status": wait status, "cpu_s": of everything that ran in it}
@@ -70,30 +70,35 @@ static pid_t clone_into_namespaces(int *pidfd)
     return (pid_t)syscall(SYS_clone3, &args, sizeof args);
 }
 
-/* The child's whole life but for what it leaves to the interpreter. */
+static void close_all_but(const int *kept, int n)
+{
+    int sorted[FDS_MOST], from = 3;
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        for (; at > 0 && sorted[at - 1] > kept[i]; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = kept[i];
+    }
+    for (int i = 0; i < n; from = sorted[i++] + 1)
+        if (sorted[i] > from)
+            syscall(436 /* close_range */, from, sorted[i] - 1, 0);
+    syscall(436 /* close_range */, from, ~0U, 0);
+}
+
+/* The child's whole life but for what it leaves to the interpreter. fds: the socket, then entrances to groups. */
 static char **live(const struct limits *l, const char *below, int depth, int *fds, int fds_n, pid_t (*fork_python)(void))
 {
     int null = open("/dev/null", O_RDWR);
     for (int i = 0; i < 3; i++)
         dup2(null, i);
-    /* Ours are 3 (the socket) and what follows; moved up first, so that none lands on another. */
-    int high[FDS_MOST];
-    for (int i = 0; i < fds_n; i++)
-        high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 1024);
-    syscall(436 /* close_range */, 3, 1023, 0);
-    for (int i = 0; i < fds_n; i++)
-        dup3(high[i], 3 + i, O_CLOEXEC);
-    syscall(436 /* close_range */, 3 + fds_n, ~0U, 0);
-    int groups[FDS_MOST];
-    for (int i = 1; i < fds_n; i++)
-        groups[i - 1] = 3 + i;
-    if (become_machine(settings, l, below, depth, groups, fds_n - 1) < 0) {
-        refuse(3, errno);
+    close_all_but(fds, fds_n);
+    if (become_machine(settings, l, below, depth, fds + 1, fds_n - 1) < 0) {
+        refuse(fds[0], errno);
         _exit(1);
     }
     for (int i = 1; i < fds_n; i++)
-        close(3 + i);
-    return serve_machine(3, l, fork_python);
+        close(fds[i]);
+    return serve_machine(fds[0], l, fork_python);
 }
 
 struct order {
@@ -137,6 +142,8 @@ static char **start(struct order *o, pid_t (*fork_python)(void))
     int net = machines_n < machines_room ? take_net() : failed("remember one more machine");
     if (net < 0)
         error = errno;
+    else if (o->fds_n != 1 + (int)number(o, 8)) /* some were lost: it would live outside of its control groups */
+        error = EMFILE, failed("receive the machine's descriptors");
     else if (is_fork && !parent)
         error = ESRCH, failed("find the machine to fork");
     else if (is_fork && enter_mounts_of(parent) < 0)
@@ -313,7 +320,7 @@ char **serve_orders(int socket_of_orders, const struct settings *s, pid_t (*fork
             continue;
         if (receive(&o) < 1)
             return NULL;
-        if (strcmp(o.field[0], "start") == 0 && o.fds_n > 0 && o.fields > 7) {
+        if (strcmp(o.field[0], "start") == 0 && o.fds_n > 0 && o.fields > 8) {
             char **python = start(&o, fork_python);
             if (python)
                 return python;

@@ -4,6 +4,7 @@
        background  log, argv*     -> ok, number    a job: it lives on between commands; log: file in the workspace, or ""
        jobs                       -> ok, (number, "" or exit code)*
        stop        number         -> ok            the job and everything that it started is killed
+       refresh                    -> ok            after a freeze: what can be written is another file system now
 
    No signal from inside can kill or stop it, and every orphan becomes its child. End of file on the socket (the host
    closed the machine, or died) ends it, and with it everything in its pid namespace. Between two requests no process is
@@ -224,11 +225,23 @@ static int serve_stop(struct message *m)
     return answer_send(&a, m->fd);
 }
 
+static int serve_refresh(struct message *m)
+{
+    struct answer a = {0};
+    message_skip(m);
+    if (init.landlock >= 0) {
+        close(init.landlock);
+        init.landlock = landlock_rules();
+    }
+    answer_text(&a, "ok");
+    return answer_send(&a, m->fd);
+}
+
 static const struct {
     const char *name;
     int (*serve)(struct message *m);
 } REQUESTS[] = {{"put", serve_put},   {"list", serve_list}, {"read", serve_read}, {"background", serve_background},
-                {"jobs", serve_jobs}, {"stop", serve_stop}};
+                {"jobs", serve_jobs}, {"stop", serve_stop}, {"refresh", serve_refresh}};
 
 char **serve_machine(int sock, const struct limits *l, pid_t (*fork_python)(void))
 {

@@ -42,7 +42,7 @@ static int untouched(void)
 {
     static char now[TRACE_BYTES];
     for (size_t i = 0; i < 4; i++)
-        if (read_trace(TRACES[i], now) >= 0 && strcmp(now, first_day[i]) != 0)
+        if ((read_trace(TRACES[i], now) < 0 && first_day[i][0]) || strcmp(now, first_day[i]) != 0)
             return 0;
     return 1;
 }
