@@ -9,6 +9,7 @@ import pytest
 from twinmill.env.machine import cells
 from twinmill.env.machine.base import MachineLostError, MachineStartError
 from twinmill.env.machine.bwrap import Sandbox
+from twinmill.env.machine.leftovers import leftovers
 from twinmill.env.machine.namespace import BubblewrapMachine
 from twinmill.records.tasks import MachineSpec
 
@@ -23,7 +24,7 @@ def alone(monkeypatch):
     monkeypatch.setitem(cells._sources.reasons, "nested", "for this test")
     yield
     cells.close_all()
-    assert cells.leftovers(os.getpid()) == []
+    assert leftovers(os.getpid()) == []
 
 
 def test_the_same_machine():

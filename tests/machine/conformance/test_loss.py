@@ -12,7 +12,8 @@ import pytest
 
 from twinmill.env.machine import cells, nest
 from twinmill.env.machine.base import MachineLostError, MachineStartError
-from twinmill.env.machine.cells import close_all, leftovers
+from twinmill.env.machine.cells import close_all
+from twinmill.env.machine.leftovers import leftovers
 
 from ..machines import descendants
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-
 PROGRAMS = {
     "arguments": "import sys\nprint(sys.argv, sys.orig_argv[-2:], sys.flags, sys.path)\n",
     "main module": "import sys, __main__\nprint(__name__, __file__, __spec__, __main__ is sys.modules['__main__'])\n",
@@ -87,7 +86,9 @@ def test_both_interpreters_agree(machines, name):
 )
 def test_both_interpreters_agree_on(machines, argv):
     warm, cold = both(
-        machines, argv, {"d/inner.py": "import sys, sibling\nprint(sys.path[0], sibling.y)\n", "d/sibling.py": "y = 1\n"}
+        machines,
+        argv,
+        {"d/inner.py": "import sys, sibling\nprint(sys.path[0], sibling.y)\n", "d/sibling.py": "y = 1\n"},
     )
     assert warm[:3] == cold[:3] or argv == ["missing.py"]
     if argv == ["missing.py"]:

@@ -71,14 +71,30 @@ def test_a_storm_of_zombies(machines):
 
 
 ESCAPES = {
-    "signals": "import signal\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass",
-    "new session": "import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)",
-    "stopped child": "import os, signal, time\nif os.fork() == 0: os.kill(os.getpid(), signal.SIGSTOP)",
-    "closed output": "import os\nif os.fork(): os._exit(0)\nfor fd in range(3): os.close(fd)",
-    "held output": "import os\nif os.fork(): os._exit(0)",
-    "busy threads": "import threading\nfor _ in range(4): threading.Thread(target=lambda: [0 for _ in iter(int, 1)], daemon=True).start()",
+    "signals": """
+import signal
+for s in range(1, 65):
+    try: signal.signal(s, signal.SIG_IGN)
+    except (OSError, ValueError): pass
+""",
+    "new session": "import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n",
+    "stopped child": "import os, signal\nif os.fork() == 0: os.kill(os.getpid(), signal.SIGSTOP)\n",
+    "closed output": "import os\nif os.fork(): os._exit(0)\nfor fd in range(3): os.close(fd)\n",
+    "held output": "import os\nif os.fork(): os._exit(0)\n",
+    "busy threads": """
+import threading
+def spin():
+    while True: pass
+for _ in range(4): threading.Thread(target=spin, daemon=True).start()
+""",
 }
-STAYS = "\nimport time\nend = time.time() + 20\nwhile time.time() < end:\n    time.sleep(.02)\n    open('/tmp/alive', 'a').write('x')\n"
+STAYS = """
+import time
+end = time.time() + 20
+while time.time() < end:
+    time.sleep(.02)
+    open('/tmp/alive', 'a').write('x')
+"""
 
 
 @pytest.mark.parametrize("name", ESCAPES)
@@ -130,7 +146,10 @@ def test_two_machines_share_no_file_and_no_memory(machines):
         try:
             fill = "for d in /work /tmp /dev/shm; do echo secret > $d/x; done"
             await first.exec(["sh", "-c", fill], timeout_s=5)
-            look = await second.exec(["sh", "-c", "cat /work/x /tmp/x /dev/shm/x; df /work | tail -1 | tr -s ' ' | cut -d' ' -f3"], timeout_s=5)
+            look = await second.exec(
+                ["sh", "-c", "cat /work/x /tmp/x /dev/shm/x; df /work | tail -1 | tr -s ' ' | cut -d' ' -f3"],
+                timeout_s=5,
+            )
             assert look.stdout == "0\n" or int(look.stdout) <= 64
             await asyncio.gather(still_works(first), still_works(second))
         finally:

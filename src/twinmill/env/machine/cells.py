@@ -27,7 +27,7 @@ from pathlib import Path
 from . import native
 from .base import Capability, MachineLostError, MachineRefused, MachineStartError
 from .bwrap import find_bwrap
-from .cgroups import PREFIX, Group, Groups, strays
+from .cgroups import Group, Groups
 from .frames import Refused, greeting, pack, pair, readable
 from .limits import Limits, guest_limits, native_limits
 from .nest import Nest, Process, end, launch, said
@@ -151,7 +151,9 @@ def reasons() -> dict[str, str]:
     return dict(_sources.reasons)
 
 
-async def open_cell(limits: Limits, ways: Collection[str], needs: Collection[str] = (), parent: Cell | None = None) -> Cell:
+async def open_cell(
+    limits: Limits, ways: Collection[str], needs: Collection[str] = (), parent: Cell | None = None
+) -> Cell:
     """A new machine's process 1, in its control group and ready to serve. `ways`: in the order of preference; `parent`:
     the just frozen cell that it is a fork of. Raises MachineStartError."""
     _sources.close_at_exit()
@@ -234,7 +236,9 @@ async def _open_native(limits: Limits, group: Group, parent: Cell | None) -> Cel
         entrances = group.entrances()
         try:
             id = nest.next_id()
-            order = pack("start", id, "" if parent is None else parent.id, *native_limits(limits, group), len(entrances))
+            order = pack(
+                "start", id, "" if parent is None else parent.id, *native_limits(limits, group), len(entrances)
+            )
             nest.order(order, [theirs.fileno(), *entrances])
         finally:
             for fd in (theirs.detach(), *entrances):
@@ -362,23 +366,3 @@ def machine_cpu_s() -> float:
         nest.listen()
         total += nest.cpu_s
     return total
-
-
-def leftovers(owner: int | None = None) -> list[str]:
-    """What is left of machines: processes and control groups of the process `owner`, or, for None, of all owners that
-    are dead. For tests and supervisors; empty is what it should be."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            alive = (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-            for word in words:
-                pid = word.removeprefix(PREFIX)
-                if word.startswith(PREFIX) and pid.isdigit() and alive and _wanted(int(pid), owner):
-                    found.append(f"process {folder.name} of {word}")
-    found += [f"control group {path}" for pid, path in strays() if _wanted(pid, owner)]
-    return sorted(found)
-
-
-def _wanted(pid: int, owner: int | None) -> bool:
-    return pid == owner if owner is not None else not Path(f"/proc/{pid}").exists()

@@ -99,7 +99,7 @@ def launch(fd: int) -> tuple[nest.Process, int]:
 
 
 def supported() -> str:
-    """"" where this system may have native machines, else why not."""
+    """ "" where this system may have native machines, else why not."""
     if sys.platform != "linux":
         return "it needs Linux"
     try:

@@ -86,7 +86,8 @@ static void close_all_but(const int *kept, int n)
 }
 
 /* The child's whole life but for what it leaves to the interpreter. fds: the socket, then entrances to groups. */
-static char **live(const struct limits *l, const char *below, int depth, int *fds, int fds_n, pid_t (*fork_python)(void))
+static char **live(const struct limits *l, const char *below, int depth, int *fds, int fds_n,
+                   pid_t (*fork_python)(void))
 {
     int null = open("/dev/null", O_RDWR);
     for (int i = 0; i < 3; i++)
