@@ -191,6 +191,7 @@ class Nest:
     def release(self) -> None:
         """One machine less."""
         self.alive -= 1
+        self.listen()  # reports of deaths must not fill the socket
         if self.retired and self.alive <= 0:
             self.close()
 

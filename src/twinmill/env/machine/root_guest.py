@@ -19,7 +19,7 @@ import os
 import platform
 import sys
 
-NEWNS, NEWUSER = 0x00020000, 0x10000000
+NEWNS, NEWUSER, NEWNET = 0x00020000, 0x10000000, 0x40000000
 NOSUID, NODEV, BIND, REC, PRIVATE, DETACH = 2, 4, 4096, 16384, 1 << 18, 2
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV, ATTR_NOEXEC = 1, 2, 4, 8
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
@@ -56,9 +56,9 @@ def restrict(path, attributes, flags=0):
 
 
 def leave_host(uid):
-    """A mount namespace of our own; without root, in a user namespace of our own, of which we are the root."""
+    """Mount and network namespaces of our own; without root, in a user namespace of our own, of which we are the root."""
     gid = os.getgid()
-    sys_call(LIBC.unshare(NEWNS | (NEWUSER if uid is not None else 0)), "make a mount namespace")
+    sys_call(LIBC.unshare(NEWNS | NEWNET | (NEWUSER if uid is not None else 0)), "make namespaces")
     if uid is not None:
         _write("/proc/self/setgroups", "deny")
         _write("/proc/self/uid_map", f"0 {uid} 1")

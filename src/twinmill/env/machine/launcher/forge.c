@@ -272,8 +272,9 @@ static void bury(void)
             if (machines[i].pid != pid)
                 continue;
             char report[128];
+            double cpu_s = seconds(used.ru_utime) + seconds(used.ru_stime);
             int size = snprintf(report, sizeof report, "{\"gone\": %llu, \"status\": %d, \"cpu_s\": %.6f}",
-                                (unsigned long long)machines[i].id, status, seconds(used.ru_utime) + seconds(used.ru_stime));
+                                (unsigned long long)machines[i].id, status, cpu_s);
             close(machines[i].pidfd);
             give_net(machines[i].net);
             machines[i] = machines[--machines_n];
