@@ -9,7 +9,10 @@
        /mnt/l        the layer below it: the forge's, which is empty, or the frozen one of the machine it is a fork of
        /mnt/l/l      the one below that, and so on
 
-   So a fork copies nothing: parent and children each get an empty layer over the parent's last one. */
+   So a fork copies nothing: parent and children each get an empty layer over the parent's last one. Where nothing lies
+   below (a machine that is no fork and has none), there is no overlay but the tmpfs itself: an overlay moves no access
+   time of a file that is copied by copy_file_range, or that lies in a lower layer, and honeypots tell by these times who
+   read them (harness/traces.py). Forks are blind to that. */
 
 #include "launcher.h"
 
@@ -71,6 +74,20 @@ static int mount_own_tmpfs(const struct settings *s, const struct limits *l)
     return 0;
 }
 
+#define FIRST 1 /* depth of a machine with nothing below but the forge's empty layer */
+
+static int bind_writable(const char *root)
+{
+    for (size_t i = 0; i < WRITABLE_N; i++) {
+        char path[32];
+        snprintf(path, sizeof path, "%s/%s", root, WRITABLE[i].name);
+        umount2(WRITABLE[i].target, MNT_DETACH); /* of a machine that is being forked */
+        if (mount(path, WRITABLE[i].target, NULL, MS_BIND, NULL) < 0)
+            return failed("bind what can be written");
+    }
+    return 0;
+}
+
 static int mount_overlay(const struct settings *s, int depth)
 {
     char options[4096], below[2 * LAYERS_MOST + 16] = "/mnt";
@@ -82,13 +99,8 @@ static int mount_overlay(const struct settings *s, int depth)
     }
     if (mount("overlay", "/mnt/all", "overlay", MS_NOSUID | MS_NODEV, options) < 0)
         return failed("mount an overlay");
-    for (size_t i = 0; i < WRITABLE_N; i++) {
-        char path[32];
-        snprintf(path, sizeof path, "/mnt/all/%s", WRITABLE[i].name);
-        umount2(WRITABLE[i].target, MNT_DETACH); /* of a machine that is being forked */
-        if (mount(path, WRITABLE[i].target, NULL, MS_BIND, NULL) < 0)
-            return failed("bind what can be written");
-    }
+    if (bind_writable("/mnt/all") < 0)
+        return -1;
     return umount2("/mnt/all", MNT_DETACH) < 0 ? failed("put the overlay in place") : 0;
 }
 
@@ -112,7 +124,7 @@ int stack_layer(const struct settings *s, const struct limits *l, const char *be
     else if (mount_own_tmpfs(s, l) == 0) {
         if (syscall(SYS_move_mount, tree, "", AT_FDCWD, "/mnt/l", MOVE_MOUNT_F_EMPTY_PATH) < 0)
             failed("hang the layers below");
-        else if (mount_overlay(s, depth) == 0)
+        else if ((depth == FIRST ? bind_writable("/mnt/upper") : mount_overlay(s, depth)) == 0)
             result = mount("/opt", "/mnt", NULL, MS_BIND, NULL) < 0 ? failed("cover the layers") : 0;
     }
     int error = errno;
