@@ -57,6 +57,8 @@ class Capability(StrEnum):
     """Background"""
     EXPOSE = "expose"
     """Exposable"""
+    ACCESS_TIMES = "access-times"
+    """whoever reads a file moves its access time, in forks, too; what the host reads (get, snapshot, fork) does not"""
     SECCOMP = "seccomp"
     """system calls are filtered"""
     LANDLOCK = "landlock"

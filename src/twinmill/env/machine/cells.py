@@ -36,7 +36,7 @@ START_S = 20.0
 """deadline of a machine's start; the first one starts the forge, too"""
 END_S = 10.0
 """deadline of a machine's end"""
-EVERYWHERE = {Capability.FORK, Capability.SNAPSHOT}
+EVERYWHERE = {Capability.FORK, Capability.SNAPSHOT, Capability.ACCESS_TIMES}
 CAPABILITIES = {
     "native": EVERYWHERE | {Capability.BACKGROUND, Capability.EXPOSE, Capability.SECCOMP, Capability.LANDLOCK},
     "nested": EVERYWHERE,

@@ -35,7 +35,7 @@ def nothing_there(argv: list[str], stdin: bytes, files: dict[str, bytes]) -> Exe
 class FakeMachine:
     """See machine.base. `files` and `calls` may be looked at by tests."""
 
-    capabilities = frozenset({Capability.FORK, Capability.SNAPSHOT, Capability.PAUSE})
+    capabilities = frozenset({Capability.FORK, Capability.SNAPSHOT, Capability.PAUSE, Capability.ACCESS_TIMES})
 
     def __init__(
         self, spec: MachineSpec, *, run: Run = nothing_there, fail: Mapping[str, Exception] | None = None

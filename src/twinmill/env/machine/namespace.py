@@ -48,9 +48,19 @@ GET_TOTAL_BYTES = 16 << 20
 """get() leaves out what exceeds this, in the order of paths"""
 SNAPSHOT_S = 60.0
 """deadline of snapshot and restore"""
-_TAR = ("tar", "--sort=name", "--mtime=@0", "--numeric-owner", "--ignore-failed-read", "-C", "/", "-cf", "-")
+_TAR = (
+    "tar",
+    "--sort=name",
+    "--mtime=@0",
+    "--numeric-owner",
+    "--ignore-failed-read",
+    "--atime-preserve=system",
+    "-cf",
+    "-",
+)
 _UNTAR = "cd / && find work tmp dev/shm -mindepth 1 -delete; exec tar -xf - --no-same-owner"
-_KEPT = ("work", "tmp", "dev/shm")
+_KEPT = ("/work", "/tmp", "/dev/shm")
+"""tar leaves the first slash out; -C / would open the root, which O_NOATIME allows to its owner only"""
 
 
 class NamespaceMachine:
@@ -152,13 +162,14 @@ class NamespaceMachine:
     # ---- capabilities ----
 
     async def fork(self, count: int) -> list[Machine | InfrastructureError]:
-        """Native machines share the parent's files as a frozen layer and copy nothing; others copy a snapshot."""
+        """Native machines share the parent's files as a frozen layer and copy nothing; others copy a snapshot, and so
+        do those that need access times, which stand still in a layer."""
         if count < 1:
             raise ValueError(f"fork needs a count of at least 1, not {count}")
         if Capability.BACKGROUND in self.capabilities and any(code is None for code in (await self.jobs()).values()):
             raise ValueError("a machine with background jobs cannot be forked: stop them first")
         cell = self._there()
-        if cell.way != "native":
+        if cell.way != "native" or Capability.ACCESS_TIMES in self.spec.needs:
             snapshot = await self.snapshot()
             return await _outcomes([self._child_of_snapshot(snapshot) for _ in range(count)])
         async with self._turn:

@@ -12,7 +12,7 @@
    So a fork copies nothing: parent and children each get an empty layer over the parent's last one. Where nothing lies
    below (a machine that is no fork and has none), there is no overlay but the tmpfs itself: an overlay moves no access
    time of a file that is copied by copy_file_range, or that lies in a lower layer, and honeypots tell by these times who
-   read them (harness/traces.py). Forks are blind to that. */
+   read them (harness/traces.py). Who needs that of a fork, too, gets a copy instead (namespace.py). */
 
 #include "launcher.h"
 
