@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from twinmill.env.machine.cells import leftovers
+from twinmill.env.machine.leftovers import leftovers
 from twinmill.publish.manifest import WeightsLog
 from twinmill.records.episodes import Attempt
 from twinmill.store.audit import Audit, audit

@@ -1,39 +1,49 @@
-"""Shared by the tests of this folder: play on one real machine."""
+"""Shared by the tests of this folder: play on real machines of one backend."""
 
 import asyncio
 from pathlib import Path
 
-from twinmill.env.machine.namespace import NamespaceMachine
+from twinmill.env.machine import BACKENDS, make_machine
 from twinmill.records.tasks import MachineSpec
 
 
-def play(body, *, grace_s=5.0, **spec):
-    """Run the coroutine function `body(machine)` on a fresh namespace machine; returns what it returns."""
+class Machines:
+    """Fresh machines of one backend."""
 
-    async def whole():
-        machine = NamespaceMachine(MachineSpec(**spec), grace_s=grace_s)
-        await machine.start()
-        try:
-            return await machine_body(machine)
-        finally:
-            await machine.close()
+    def __init__(self, backend="namespace"):
+        assert backend in BACKENDS
+        self.backend = backend
 
-    machine_body = body
-    return asyncio.run(whole())
+    def make(self, *, grace_s=None, **spec):
+        machine = make_machine(self.backend, MachineSpec(**spec))
+        if grace_s is not None:
+            machine.grace_s = grace_s
+        return machine
 
+    def play(self, body, *, grace_s=None, **spec):
+        """Run the coroutine function `body(machine)` on a fresh machine; returns what it returns."""
 
-def command(*argv, timeout_s=10.0, stdin=b"", output_bytes=65536, **spec):
-    """One command on a fresh machine."""
+        async def whole():
+            machine = self.make(grace_s=grace_s, **spec)
+            await machine.start()
+            try:
+                return await body(machine)
+            finally:
+                await machine.close()
 
-    async def body(machine):
-        return await machine.exec(argv, timeout_s=timeout_s, stdin=stdin, output_bytes=output_bytes)
+        return asyncio.run(whole())
 
-    return play(body, **spec)
+    def command(self, *argv, timeout_s=10.0, stdin=b"", output_bytes=65536, **spec):
+        """One command on a fresh machine."""
 
+        async def body(machine):
+            return await machine.exec(argv, timeout_s=timeout_s, stdin=stdin, output_bytes=output_bytes)
 
-def script(text, *args, **more):
-    """One Python program on a fresh machine."""
-    return command("python3", "main.py", *args, files={"main.py": text}, **more)
+        return self.play(body, **spec)
+
+    def script(self, text, *args, **more):
+        """One Python program on a fresh machine."""
+        return self.command("python3", "main.py", *args, files={"main.py": text}, **more)
 
 
 def descendants(pid):

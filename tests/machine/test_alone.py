@@ -7,20 +7,24 @@ from pathlib import Path
 import pytest
 
 from twinmill.env.machine import cells
-from twinmill.env.machine.base import MachineLostError
-from twinmill.env.machine.namespace import NamespaceMachine
+from twinmill.env.machine.base import MachineLostError, MachineStartError
+from twinmill.env.machine.bwrap import Sandbox
+from twinmill.env.machine.leftovers import leftovers
+from twinmill.env.machine.namespace import BubblewrapMachine
 from twinmill.records.tasks import MachineSpec
 
-from .machines import play
+from .machines import Machines
+
+play = Machines("bubblewrap").play
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     cells.close_all()
-    monkeypatch.setattr(cells._sources, "nests", False)
+    monkeypatch.setitem(cells._sources.reasons, "nested", "for this test")
     yield
     cells.close_all()
-    assert cells.leftovers(os.getpid()) == []
+    assert leftovers(os.getpid()) == []
 
 
 def test_the_same_machine():
@@ -59,13 +63,13 @@ def test_a_kill_from_outside():
 )
 def test_a_host_that_refuses_to_nest_is_found_out_by_trying(monkeypatch, guest, there, instead):
     """The guests ask the kernel for what does not exist, and are refused as by a host that forbids it."""
-    monkeypatch.setattr(cells._sources, "nests", True)
+    cells._sources.reasons.clear()
     text = Path.read_text
     assert there in text(Path(cells.__file__).parent / guest)
     monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: text(path, *a, **k).replace(there, instead))
 
     async def one():
-        machine = NamespaceMachine(MachineSpec())
+        machine = BubblewrapMachine(MachineSpec())
         await machine.start()
         try:
             assert machine._cell.nest is None
@@ -77,4 +81,12 @@ def test_a_host_that_refuses_to_nest_is_found_out_by_trying(monkeypatch, guest, 
         await asyncio.gather(*[one() for _ in range(3)])
 
     asyncio.run(several())
-    assert cells._sources.nests is False
+    assert set(cells.reasons()) == {"nested"}
+
+
+def test_a_bubblewrap_that_does_not_work_is_named(monkeypatch):
+    monkeypatch.setattr(Sandbox, "argv", lambda *_, **__: ["/bin/sh", "-c", "echo no luck >&2; exit 1"])
+    cells._sources.reasons.clear()
+    with pytest.raises(MachineStartError, match="no luck"):
+        asyncio.run(BubblewrapMachine(MachineSpec()).start())
+    assert cells.reasons() == {"nested": "no luck"}

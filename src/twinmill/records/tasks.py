@@ -42,6 +42,8 @@ class MachineSpec(Record):
     processes: int = 64
     network: bool = False
     services: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    """what else the machine must be able to do: names of env.machine.base.Capability ("fork", "pause", "seccomp", ...)"""
 
 
 class Budget(Record):

@@ -4,19 +4,23 @@ from importlib import import_module
 
 from twinmill.records.tasks import MachineSpec
 
-from .base import Machine
+from .base import Capability, Machine
 
 BACKENDS = {
     "namespace": "twinmill.env.machine.namespace:NamespaceMachine",
+    "native": "twinmill.env.machine.namespace:NativeMachine",
+    "bubblewrap": "twinmill.env.machine.namespace:BubblewrapMachine",
     "fake": "twinmill.env.machine.fake:FakeMachine",
 }
-"""backend -> module:class; the class takes a MachineSpec"""
+"""backend -> module:class; the class takes a MachineSpec. namespace is native where it works, else bubblewrap"""
 
 
 def make_machine(backend: str, spec: MachineSpec) -> Machine:
-    """A machine that is not started yet. Raises ValueError for an unknown backend."""
+    """A machine that is not started yet. Raises ValueError for an unknown backend, or a need that nobody knows."""
     if backend not in BACKENDS:
         raise ValueError(f"no machine backend {backend!r}: one of {', '.join(BACKENDS)}")
+    if unknown := set(spec.needs) - set(Capability):
+        raise ValueError(f"no capability {', '.join(sorted(unknown))} of machines: one of {', '.join(Capability)}")
     module, name = BACKENDS[backend].split(":")
     machine: Machine = getattr(import_module(module), name)(spec)
     return machine

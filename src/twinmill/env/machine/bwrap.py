@@ -46,13 +46,13 @@ ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",  # byte code is matched by second and size: a quick edit would run the old one
     "PYTHONNOUSERSITE": "1",
 }
-_ETC = {
+ETC = {
     "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n",
     "/etc/group": "root:x:0:\nuser:x:1000:\n",
     "/etc/hosts": "127.0.0.1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
-_LINKS = {"/app": "work"} | {f"/{name}": f"work/.harbor/{name}" for name in ("tests", "logs", "solution")}
+LINKS = {"/app": "work"} | {f"/{name}": f"work/.harbor/{name}" for name in ("tests", "logs", "solution")}
 """Harbor's tasks name these absolute paths; they point into the workspace (dangling where nothing is)"""
 
 
@@ -117,6 +117,11 @@ def base_python() -> Python:
     return Python(executable, Path(sys.base_prefix).resolve())
 
 
+def search_path(python: Python) -> str:
+    """PATH of every command."""
+    return ":".join(dict.fromkeys((str(python.executable.parent), "/usr/local/bin", "/usr/bin", "/bin")))
+
+
 def masked_folders(python: Python) -> list[Path]:
     """Folders below the bound ones that a program inside must not read."""
     globs = [("/usr", "lib/python3*/dist-packages"), ("/usr/local", "lib/python3*/*-packages")]
@@ -168,8 +173,7 @@ class Sandbox:
         argv = ["--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
         argv += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
         argv += ["--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID), "--hostname", "localhost", "--clearenv"]
-        path = ":".join(dict.fromkeys((str(self.python.executable.parent), "/usr/local/bin", "/usr/bin", "/bin")))
-        for name, value in {**ENVIRONMENT, "PATH": path}.items():
+        for name, value in {**ENVIRONMENT, "PATH": search_path(self.python)}.items():
             argv += ["--setenv", name, value]
         return argv
 
@@ -189,12 +193,12 @@ class Sandbox:
         argv += ["--dir", "/etc"]
         for name in ("/etc/alternatives", "/etc/ld.so.cache"):
             argv += ["--ro-bind-try", name, name]
-        for name, text in _ETC.items():
+        for name, text in ETC.items():
             argv += ["--perms", "0444", "--ro-bind-data", str(self.data(Path(name).name, text.encode())), name]
         argv += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
         for name in ("/work", "/tmp", "/mnt"):
             argv += ["--dir", name]
-        for name, target in _LINKS.items():
+        for name, target in LINKS.items():
             argv += ["--symlink", target, name]
         return argv
 

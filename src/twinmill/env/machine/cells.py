@@ -1,10 +1,12 @@
-"""Cells: the namespaces of one machine with its process 1, opened in one of two ways.
+"""Cells: the namespaces of one machine with its process 1, opened in one of three ways.
 
-    nested   a clone of the forge (nest.py), in namespaces inside those of one bubblewrap: about 4 ms of CPU
-    alone    a bubblewrap of its own, with a Python of its own: about 20 ms of CPU
+    native   a clone of the native forge (native.py): all isolation, forks, background jobs
+    nested   a clone of a Python forge (forge_guest.py) inside a bubblewrap, in namespaces inside of its
+    alone    a bubblewrap of its own, with a Python of its own: the dearest
 
-The second serves where no user namespace may be made inside another one (rules of AppArmor, of containers); which of
-the two a host needs is found by trying. To its user a cell is the same thing either way: a socket to init_guest.
+The next way is taken only where the one before it does not work on this host at all, which is found by trying; why it
+does not is kept (`reasons`), shown by `twinmill doctor` and by the machine's limits_in_force. A way that lacks what the
+machine needs is passed over by name. To its user a cell is the same thing whatever the way: a socket to process 1.
 
 Nothing is mounted on the host: every mount lies in a mount namespace that ends with its last process.
 """
@@ -12,40 +14,73 @@ Nothing is mounted on the host: every mount lies in a mount namespace that ends 
 import asyncio
 import atexit
 import contextlib
+import json
 import os
 import signal
 import socket
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from .base import MachineLostError, MachineStartError
+from . import native
+from .base import Capability, MachineLostError, MachineRefused, MachineStartError
 from .bwrap import find_bwrap
-from .cgroups import PREFIX, Group, Groups, strays
-from .frames import Refused, frame, greeting, pair, readable
-from .limits import Limits, guest_limits
+from .cgroups import Group, Groups
+from .frames import Refused, greeting, pack, pair, readable
+from .limits import Limits, guest_limits, native_limits
 from .nest import Nest, Process, end, launch, said
 
 START_S = 20.0
 """deadline of a machine's start; the first one starts the forge, too"""
 END_S = 10.0
 """deadline of a machine's end"""
+EVERYWHERE = {Capability.FORK, Capability.SNAPSHOT, Capability.ACCESS_TIMES}
+CAPABILITIES = {
+    "native": EVERYWHERE | {Capability.BACKGROUND, Capability.EXPOSE, Capability.SECCOMP, Capability.LANDLOCK},
+    "nested": EVERYWHERE,
+    "alone": EVERYWHERE,
+}
+"""way -> what it can give; what control groups give comes on top, see group_capabilities"""
+LAUNCHERS = {"native": native.launch, "nested": partial(launch, "forge_guest")}
+"""ways that have a forge -> what starts it"""
+
+
+def group_capabilities(controllers: Collection[str]) -> set[Capability]:
+    given = {"freezer": Capability.PAUSE, "memory": Capability.MEMORY_GROUP}
+    return {capability for controller, capability in given.items() if controller in controllers}
+
+
+class NotHere(Exception):
+    """This way does not work on this host."""
 
 
 @dataclass(eq=False)
 class Cell:
     """A machine's process 1, as the host sees it."""
 
+    way: str
     sock: socket.socket
     pid: int
     pidfd: int
     group: Group
+    notes: tuple[str, ...] = ()
+    """what process 1 put on itself"""
     nest: Nest | None = None
     """None = alone"""
     id: int = -1
     """in its nest"""
     process: Process | None = None
     """its own bubblewrap, when alone"""
+    frozen: bool = False
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        have = CAPABILITIES[self.way] | group_capabilities(self.group.controllers)
+        if Capability.LANDLOCK not in self.notes:
+            have = have - {Capability.LANDLOCK}
+        return frozenset(have)
 
     def stopped(self) -> bool:
         """Whether process 1 is stopped. From inside nobody can."""
@@ -53,9 +88,16 @@ class Cell:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
         return False
 
+    def freeze(self, frozen: bool) -> None:
+        self.group.freeze(frozen)
+        self.frozen = frozen
+
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        if self.frozen:
+            with contextlib.suppress(OSError):
+                self.freeze(False)  # a v1 freezer holds back even this signal
 
     async def fate(self) -> int | None:
         """The exit code of process 1, negative for a signal; None = the sandbox around it went, and it with it."""
@@ -67,21 +109,22 @@ class Cell:
 
 
 class _Sources:
-    """What this process has: its nest, its control groups, and whether machines nest on this host."""
+    """What this process has: its nests by way, its control groups, its machines, and why ways do not work here."""
 
     def __init__(self) -> None:
+        self.nests: dict[str, Nest] = {}
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
         """Start with nothing. In a forked child: what the parent has is not ours, and the forge must see its death."""
-        if nest := getattr(self, "nest", None):
+        for nest in self.nests.values():
             nest.orders.close()
         self.lock = threading.Lock()
-        self.nest: Nest | None = None
+        self.nests = {}
         self.groups = Groups()
         self.cells: set[Cell] = set()
-        self.nests = True
+        self.reasons: dict[str, str] = {}
         self.registered = False
 
     def close_at_exit(self) -> None:
@@ -89,21 +132,30 @@ class _Sources:
             atexit.register(close_all)
             self.registered = True
 
-    def current(self) -> Nest:
+    def current(self, way: str) -> Nest:
         with self.lock:
-            if self.nest is not None and (self.nest.retired or not self.nest.listen()):
-                self.nest.retire()
-                self.nest = None
-            if self.nest is None:
-                self.nest = Nest.start()
-            return self.nest
+            nest = self.nests.get(way)
+            if nest is not None and (nest.retired or not nest.listen()):
+                nest.retire()
+                nest = None
+            if nest is None:
+                nest = self.nests[way] = Nest.start(LAUNCHERS[way])
+            return nest
 
 
 _sources = _Sources()
 
 
-async def open_cell(limits: Limits) -> Cell:
-    """A new machine's process 1, in its control group and ready to serve. Raises MachineStartError."""
+def reasons() -> dict[str, str]:
+    """way -> why it does not work on this host, as far as it was tried."""
+    return dict(_sources.reasons)
+
+
+async def open_cell(
+    limits: Limits, ways: Collection[str], needs: Collection[str] = (), parent: Cell | None = None
+) -> Cell:
+    """A new machine's process 1, in its control group and ready to serve. `ways`: in the order of preference; `parent`:
+    the just frozen cell that it is a fork of. Raises MachineStartError."""
     _sources.close_at_exit()
     try:
         group = _sources.groups.take(limits.memory_bytes, limits.processes)
@@ -111,11 +163,11 @@ async def open_cell(limits: Limits) -> Cell:
         raise MachineStartError(f"a control group could not be made: {error}") from error
     try:
         async with asyncio.timeout(START_S):
-            cell = await _open(limits, group)
+            cell = await _open(limits, group, ways, needs, parent)
     except TimeoutError:
         _sources.groups.give(group)
-        if _sources.nest is not None:
-            _sources.nest.retire()  # the next machine comes from a new one
+        for nest in _sources.nests.values():
+            nest.retire()  # the next machine comes from a new one
         raise MachineStartError(f"no machine within {START_S:g} s: its forge does not answer") from None
     except BaseException as error:
         _sources.groups.give(group)
@@ -123,45 +175,49 @@ async def open_cell(limits: Limits) -> Cell:
             raise MachineStartError(f"a machine could not be started: {error}") from error
         raise
     _sources.cells.add(cell)
-    try:
-        group.attach(cell.pid)
-    except ProcessLookupError as error:
+    if missing := set(needs) - cell.capabilities:
         await close_cell(cell)
-        raise MachineStartError(
-            "the machine's process 1 died at its start, before it was in its control group"
-        ) from error
-    except OSError as error:
-        await close_cell(cell)
-        raise MachineStartError(f"a machine could not be put into its control group: {error}") from error
+        raise MachineRefused(f"the task needs {', '.join(sorted(missing))}; this host's kernel cannot give it")
     return cell
 
 
-async def _open(limits: Limits, group: Group) -> Cell:
-    if _sources.nests:
+async def _open(
+    limits: Limits, group: Group, ways: Collection[str], needs: Collection[str], parent: Cell | None
+) -> Cell:
+    passed_over, lacks = [], False
+    for way in ways:
+        if missing := set(needs) - CAPABILITIES[way] - group_capabilities(group.controllers):
+            passed_over.append(f"{way} has no {', '.join(sorted(missing))}")
+            lacks = True
+            continue
         try:
-            return await _open_nested(limits, group)
-        except Refused:
-            if _sources.nest is not None:
-                if _sources.nest.served:
-                    raise
-                _sources.nest.retire()
-            _sources.nests = False  # not on this host: not one was ever made
-    return await _open_alone(limits, group)
+            if way not in _sources.reasons:
+                return await OPENERS[way](limits, group, parent)
+        except NotHere as error:
+            _sources.reasons[way] = str(error)
+        passed_over.append(f"{way}: {_sources.reasons[way]}")
+    what = f"a machine with {', '.join(sorted(needs))}" if needs else "a machine"
+    raise (MachineRefused if lacks else MachineStartError)(f"no way to {what}: {'; '.join(passed_over)}")
 
 
-async def _open_nested(limits: Limits, group: Group) -> Cell:
-    nest = _sources.current()
-    ours, theirs = pair()
+async def _greeted(way: str, nest: Nest, id: int, ours: socket.socket, group: Group) -> Cell:
+    """The cell of a machine that was just ordered. Raises NotHere when its nest never made one."""
     try:
-        with theirs:
-            id = nest.order(guest_limits(limits, group), theirs)
-        pid = await greeting(ours)
-        cell = Cell(ours, pid, os.pidfd_open(pid), group, nest=nest, id=id)
+        pid, notes = await greeting(ours)
+        cell = Cell(way, ours, pid, os.pidfd_open(pid), group, notes, nest=nest, id=id)
+    except Refused as error:
+        ours.close()
+        if nest.served:
+            raise
+        nest.retire()
+        raise NotHere(str(error)) from error
     except (EOFError, ConnectionError, ProcessLookupError):
         ours.close()
         there, why = nest.listen(), nest.said()
         if not there:
             nest.retire()
+            if not nest.served and nest.process.returncode is not None and nest.process.returncode >= 0:
+                raise NotHere(why or f"its forge gave up with status {nest.process.returncode}") from None
         raise MachineStartError(f"the machine's process 1 died at its start. {why}") from None
     except BaseException:
         ours.close()
@@ -171,7 +227,42 @@ async def _open_nested(limits: Limits, group: Group) -> Cell:
     return cell
 
 
-async def _open_alone(limits: Limits, group: Group) -> Cell:
+async def _open_native(limits: Limits, group: Group, parent: Cell | None) -> Cell:
+    if why := native.supported():
+        raise NotHere(why)
+    nest = _sources.current("native") if parent is None or parent.nest is None else parent.nest
+    ours, theirs = pair()
+    try:
+        entrances = group.entrances()
+        try:
+            id = nest.next_id()
+            order = pack(
+                "start", id, "" if parent is None else parent.id, *native_limits(limits, group), len(entrances)
+            )
+            nest.order(order, [theirs.fileno(), *entrances])
+        finally:
+            for fd in (theirs.detach(), *entrances):
+                os.close(fd)
+    except ConnectionError:
+        pass  # the forge is gone: the greeting finds that out
+    except BaseException:
+        ours.close()
+        raise
+    return await _greeted("native", nest, id, ours, group)
+
+
+async def _open_nested(limits: Limits, group: Group, parent: Cell | None) -> Cell:
+    nest = _sources.current("nested")
+    ours, theirs = pair()
+    id = nest.next_id()
+    with theirs, contextlib.suppress(ConnectionError):
+        nest.order(json.dumps({"id": id, "limits": guest_limits(limits, group)}).encode(), [theirs.fileno()])
+    cell = await _greeted("nested", nest, id, ours, group)
+    await _attach(cell)
+    return cell
+
+
+async def _open_alone(limits: Limits, group: Group, parent: Cell | None) -> Cell:
     extra: list[str] = ["--disable-userns"]
     for mode, folder in (("0755", "/work"), ("1777", "/tmp"), ("1777", "/dev/shm")):
         extra += ["--perms", mode, "--size", str(limits.disk_bytes), "--tmpfs", folder]
@@ -179,9 +270,10 @@ async def _open_alone(limits: Limits, group: Group) -> Cell:
     with theirs:
         process, complaints = launch("init_guest", theirs.fileno(), tuple(extra))
     try:
-        await asyncio.get_running_loop().sock_sendall(ours, frame(guest_limits(limits, group)))
-        pid = await greeting(ours)
-        return Cell(ours, pid, os.pidfd_open(pid), group, process=process)
+        first = pack(json.dumps(guest_limits(limits, group)))
+        await asyncio.get_running_loop().sock_sendall(ours, first)
+        pid, notes = await greeting(ours)
+        cell = Cell("alone", ours, pid, os.pidfd_open(pid), group, notes, process=process)
     except BaseException as error:
         ours.close()
         end(process)
@@ -190,11 +282,53 @@ async def _open_alone(limits: Limits, group: Group) -> Cell:
         raise
     finally:
         os.close(complaints)
+    await _attach(cell)
+    return cell
+
+
+OPENERS = {"native": _open_native, "nested": _open_nested, "alone": _open_alone}
+
+
+async def _attach(cell: Cell) -> None:
+    """Put a machine that could not do it itself into its control group."""
+    try:
+        cell.group.attach(cell.pid)
+    except OSError as error:
+        await _end(cell)
+        died = "its process 1 died at its start, before it was in its control group"
+        why = died if isinstance(error, ProcessLookupError) else f"it could not be put into its control group: {error}"
+        raise MachineStartError(f"no machine: {why}") from error
+
+
+async def freeze_files(cell: Cell, disk_bytes: int) -> None:
+    """What the machine wrote so far becomes a layer that nobody writes to; forks of it can be opened. Raises
+    MachineLostError."""
+    assert cell.nest is not None
+    try:
+        await cell.nest.ask(pack("freeze", cell.id, disk_bytes), END_S)
+    except (OSError, EOFError, TimeoutError) as error:
+        raise MachineLostError(f"the machine's files could not be frozen: {error!r}") from error
+
+
+async def connect_inside(cell: Cell, port: int) -> socket.socket:
+    """A socket that is connected (or being connected) to the port inside. Raises OSError, MachineLostError."""
+    assert cell.nest is not None
+    try:
+        fd = await cell.nest.ask(pack("connect", cell.id, port), END_S)
+    except (EOFError, TimeoutError) as error:
+        raise MachineLostError(f"the machine's forge does not answer: {error!r}") from error
+    assert fd is not None
+    return socket.socket(fileno=fd)
 
 
 async def close_cell(cell: Cell) -> None:
     """Kill process 1 and wait for its end, which the kernel grants when everything in its namespaces is dead.
     Raises MachineLostError when it does not end."""
+    await _end(cell)
+    _sources.groups.give(cell.group)
+
+
+async def _end(cell: Cell) -> None:
     _sources.cells.discard(cell)
     cell.kill()
     cell.sock.close()
@@ -209,45 +343,26 @@ async def close_cell(cell: Cell) -> None:
         os.close(cell.pidfd)
         if cell.nest is not None:
             cell.nest.release()
-    _sources.groups.give(cell.group)
 
 
 def close_all() -> None:
-    """End every machine of this process and its forge, and remove its control groups. Runs at the interpreter's end,
+    """End every machine of this process and its forges, and remove its control groups. Runs at the interpreter's end,
     too; after a kill the kernel ends the processes, and the next process to start removes the groups, then empty."""
     with _sources.lock:
         for cell in _sources.cells:
             cell.kill()
-        if _sources.nest is not None:
-            _sources.nest.close()
-            _sources.nest = None
+        for nest in _sources.nests.values():
+            nest.close()
+        _sources.nests.clear()
+        _sources.reasons.clear()
         _sources.cells.clear()
         _sources.groups.remove()
 
 
 def machine_cpu_s() -> float:
-    """CPU seconds of the machines of this process that ended (nested ones; the host's own side is not in it)."""
-    if _sources.nest is None:
-        return 0.0
-    _sources.nest.listen()
-    return _sources.nest.cpu_s
-
-
-def leftovers(owner: int | None = None) -> list[str]:
-    """What is left of machines: processes and control groups of the process `owner`, or, for None, of all owners that
-    are dead. For tests and supervisors; empty is what it should be."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            alive = (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-            for word in words:
-                pid = word.removeprefix(PREFIX)
-                if word.startswith(PREFIX) and pid.isdigit() and alive and _wanted(int(pid), owner):
-                    found.append(f"process {folder.name} of {word}")
-    found += [f"control group {path}" for pid, path in strays() if _wanted(pid, owner)]
-    return sorted(found)
-
-
-def _wanted(pid: int, owner: int | None) -> bool:
-    return pid == owner if owner is not None else not Path(f"/proc/{pid}").exists()
+    """CPU seconds of the machines of this process that ended (not those alone; the host's own side is not in it)."""
+    total = 0.0
+    for nest in _sources.nests.values():
+        nest.listen()
+        total += nest.cpu_s
+    return total

@@ -1,8 +1,9 @@
-"""Control groups for machines, where this process may make them: memory and pids, v1 or v2.
+"""Control groups for machines, where this process may make them: memory, pids and the freezer, v1 or v2.
 
-Groups are made once and used again by the next machine (making and removing one costs more than a machine's start).
-They are named twinmill-<pid>-<n>; what a process that was killed left behind is removed by the next one to start.
-Where no group can be made, machines live under rlimits and process 1's own watch over memory (see limits.py).
+Every machine has a group of its own, named twinmill-<pid>-<n>, made for it and removed with it (0.4 ms together: they
+are not kept for the next one, whose counts would not begin at 0). What a process that was killed left behind is removed
+by the next one to start. Where no group can be made, machines live under rlimits and process 1's own watch over memory
+(see limits.py).
 """
 
 import contextlib
@@ -13,13 +14,17 @@ from functools import cache
 from pathlib import Path
 
 PREFIX = "twinmill-"
+CONTROLLERS = ("memory", "pids", "freezer")
 _FILES = {
     ("cgroup", "memory"): ("memory.limit_in_bytes", "memory.oom_control"),
     ("cgroup", "pids"): ("pids.max", ""),
+    ("cgroup", "freezer"): ("freezer.state", ""),
     ("cgroup2", "memory"): ("memory.max", "memory.events"),
     ("cgroup2", "pids"): ("pids.max", ""),
+    ("cgroup2", "freezer"): ("cgroup.freeze", ""),
 }
 """(file system type, controller) -> (file that takes the limit, file that counts kills for want of memory)"""
+_FREEZE = {"cgroup": ("THAWED", "FROZEN"), "cgroup2": ("0", "1")}
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ def _own_folders(mounts: str, own: str) -> list[tuple[str, Path, tuple[str, ...]
         kind, _, options = right.split()[:3]
         if kind not in ("cgroup", "cgroup2"):
             continue
-        wanted = ("memory", "pids") if kind == "cgroup2" else tuple({"memory", "pids"} & set(options.split(",")))
+        wanted = tuple(c for c in CONTROLLERS if kind == "cgroup2" or c in options.split(","))
         key = "" if kind == "cgroup2" else next((k for k in paths if set(wanted) & set(k.split(","))), "")
         if wanted and key in paths:
             path = paths[key].removeprefix(root.rstrip("/")).lstrip("/")
@@ -67,21 +72,30 @@ def _usable(kind: str, folder: Path, wanted: tuple[str, ...]) -> Place | None:
 
 @cache
 def places() -> tuple[Place, ...]:
-    """Where groups can be made, each controller once; empty = nowhere. In v2 a group with processes has no children
-    with controllers, so that the parent of our own (a delegated slice) is tried as well."""
+    """Where groups can be made, each controller once; empty = nowhere. v2 comes first: what it freezes can be killed. In
+    v2 a group with processes has no children with controllers, so that the parent of our own (a delegated slice) is
+    tried as well."""
     try:
         own = _own_folders(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
     except (OSError, ValueError):
         return ()
     found: list[Place] = []
-    for kind, folder, wanted in own:
+    for kind, folder, wanted in sorted(own, key=lambda row: row[0], reverse=True):
         missing = tuple(c for c in wanted if all(c not in p.controllers for p in found))
-        for base in (folder, folder.parent) if kind == "cgroup2" else (folder,):
-            if missing and (place := _usable(kind, base, missing)):
-                found.append(place)
-                break
+        bases = (folder, folder.parent) if kind == "cgroup2" else (folder,)
+        tried = [place for base in bases if missing and (place := _usable(kind, base, missing))]
+        if tried:
+            found.append(max(tried, key=lambda place: len(place.controllers)))
     sweep(found)
     return tuple(found)
+
+
+def _write(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 @dataclass
@@ -89,85 +103,85 @@ class Group:
     """The groups of one machine, one folder per place."""
 
     folders: dict[Place, Path]
-    kills: int = 0
-    """kills for want of memory that earlier users of the group had"""
-    limits: tuple[int, int] = (0, 0)
-    """what is set now"""
 
     @property
     def controllers(self) -> tuple[str, ...]:
         return tuple(c for place in self.folders for c in place.controllers)
 
-    def limit(self, memory_bytes: int, processes: int) -> None:
-        self.kills = self._count()
-        if self.limits == (memory_bytes, processes):
-            return
+    def make(self, memory_bytes: int, processes: int) -> None:
         for place, folder in self.folders.items():
+            folder.mkdir()
             for controller, value in (("memory", memory_bytes), ("pids", processes)):
                 if controller in place.controllers:
-                    (folder / _FILES[place.kind, controller][0]).write_text(str(value))
-            with contextlib.suppress(OSError):
-                (folder / "memory.swap.max").write_text("0")
-        self.limits = (memory_bytes, processes)
+                    _write(folder / _FILES[place.kind, controller][0], str(value))
+            if place.kind == "cgroup2" and "memory" in place.controllers:
+                with contextlib.suppress(OSError):
+                    _write(folder / "memory.swap.max", "0")
+
+    def entrances(self) -> list[int]:
+        """Descriptors through which a process enters the groups by writing "0"; the caller closes them."""
+        return [os.open(folder / "cgroup.procs", os.O_WRONLY) for folder in self.folders.values()]
 
     def attach(self, pid: int) -> None:
         for folder in self.folders.values():
-            (folder / "cgroup.procs").write_text(str(pid))
+            _write(folder / "cgroup.procs", str(pid))
 
-    def _count(self) -> int:
+    def freeze(self, frozen: bool) -> None:
+        """Stop or continue every process of the machine; nobody inside notices but by the clock."""
+        for place, folder in self.folders.items():
+            if "freezer" in place.controllers:
+                _write(folder / _FILES[place.kind, "freezer"][0], _FREEZE[place.kind][frozen])
+
+    def killed_for_memory(self) -> bool:
+        """Whether the kernel killed anything in it for want of memory."""
         for place, folder in self.folders.items():
             if "memory" in place.controllers:
                 text = (folder / _FILES[place.kind, "memory"][1]).read_text()
-                return int(dict(line.split() for line in text.splitlines()).get("oom_kill", 0))
-        return 0
+                return int(dict(line.split() for line in text.splitlines()).get("oom_kill", 0)) > 0
+        return False
 
-    def killed_for_memory(self) -> bool:
-        """Whether the kernel killed anything in it for want of memory since limit()."""
-        return self._count() > self.kills
-
-    def remove(self) -> None:
-        """A group whose last process has just ended is busy for a moment."""
+    def remove(self) -> bool:
+        """Whether nothing is left of it. A group whose last process has just ended is busy for a moment."""
         for folder in self.folders.values():
-            for _ in range(100):
-                try:
-                    folder.rmdir()
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    time.sleep(0.01)
-                else:
-                    break
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
 
 
 @dataclass
 class Groups:
     """The groups of this process: taken by a machine, given back by close()."""
 
-    free: list[Group] = field(default_factory=list)
-    made: list[Group] = field(default_factory=list)
+    made: int = 0
+    held: list[Group] = field(default_factory=list)
+    ended: list[Group] = field(default_factory=list)
+    """given back, but busy when it was tried to remove them"""
 
     def take(self, memory_bytes: int, processes: int) -> Group:
-        """A group with these limits; one without controllers where none can be made."""
-        group = self.free.pop() if self.free else self._make()
-        group.limit(memory_bytes, processes)
+        """A group with these limits; one without controllers where none can be made. Raises OSError."""
+        self.ended = [group for group in self.ended if not group.remove()]
+        group = Group({place: place.folder / f"{PREFIX}{os.getpid()}-{self.made}" for place in places()})
+        self.made += 1
+        self.held.append(group)
+        group.make(memory_bytes, processes)
         return group
 
     def give(self, group: Group) -> None:
-        self.free.append(group)
+        self.held.remove(group)
+        if not group.remove():
+            self.ended.append(group)
 
-    def _make(self) -> Group:
-        folders = {place: place.folder / f"{PREFIX}{os.getpid()}-{len(self.made)}" for place in places()}
-        for folder in folders.values():
-            folder.mkdir(exist_ok=True)
-        self.made.append(Group(folders))
-        return self.made[-1]
-
-    def remove(self) -> None:
-        """When all their machines have ended."""
-        for group in self.made:
-            group.remove()
-        self.made.clear()
-        self.free.clear()
+    def remove(self, patience_s: float = 2.0) -> None:
+        """All of them, when all their machines have ended."""
+        left, deadline = [*self.held, *self.ended], time.monotonic() + patience_s
+        while (left := [group for group in left if not group.remove()]) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.held.clear()
+        self.ended = left
 
 
 def strays(among: tuple[Place, ...] | list[Place] | None = None) -> list[tuple[int, Path]]:

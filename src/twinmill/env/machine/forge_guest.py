@@ -30,25 +30,6 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 LIBC = ctypes.PyDLL(None, use_errno=True)  # PyDLL: the call must not let go of the interpreter's lock
 ORDER_BYTES = 65536
 
-WARM = (
-    *("ast", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum"),
-    *(
-        "fractions",
-        "functools",
-        "hashlib",
-        "heapq",
-        "importlib.util",
-        "inspect",
-        "io",
-        "itertools",
-        "json",
-        "math",
-        "operator",
-    ),
-    *("random", "re", "shlex", "string", "textwrap", "traceback", "typing", "unittest"),
-)
-"""what small programs import; loaded once here instead of in each of them"""
-
 
 def clone():
     """fork into new namespaces. The raw call: fork and then unshare would need a second fork for the pid namespace.
@@ -109,9 +90,7 @@ def bury(orders, machines):
 
 def main(fd):
     orders = socket.socket(fileno=fd)
-    for name in WARM:
-        __import__(name)
-    init_guest.python_guest.note_loaded()
+    init_guest.python_guest.warm()
     wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_w)
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -1,12 +1,8 @@
-"""The first process of a machine: serves put, get and exec over one socket, from inside the sandbox.
+"""The first process of a machine in bubblewrap: serves requests over one socket, from inside the sandbox.
 
 Self-contained, standard library only: its source text is sent into the sandbox, it is never imported by twinmill.
 
-    frame = 4 bytes big-endian length, JSON header of that length, header["body"] bytes
-    {"op": "put", "files": [[path, bytes, mode], ...]} + the files        -> {} or {"errno": n, "path": p}
-    {"op": "get", "patterns": [regex], "file_bytes": n, "total_bytes": n} -> {"files": [[path, bytes], ...]} + the files
-    {"op": "exec", "argv": [...], "timeout": s, "cap": bytes} + stdin     -> {"code", "timed_out", "truncated",
-                                                                              "out": bytes of stdout} + stdout + stderr
+What it says and how: frames.py. It is the readable reference of launcher/init.c, without background jobs.
 
 It is process 1 of its pid namespace: no signal from inside can kill or stop it, and every orphan becomes its child.
 It is not dumpable, so that no process inside can trace it or open its memory and files. End of file on the socket
@@ -17,15 +13,14 @@ Between two requests no other process is alive, so nothing can change a path und
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import json
 import os
-import re
 import resource
 import select
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import time
@@ -34,7 +29,7 @@ import python_guest
 
 WORK = python_guest.WORK
 LIBC = ctypes.CDLL(None, use_errno=True)
-MEMORY_WATCH_S = 0.02
+LOOK_S = 0.02
 CHUNK = 65536
 NOT_FOUND = 127
 """exit status of a command that could not be started, as a shell has it"""
@@ -53,9 +48,10 @@ def sys_call(result, what):
 # ---- frames ----------------------------------------------------------------------------------------------------------
 
 
-def send(sock, header, body=b""):
-    head = json.dumps({**header, "body": len(body)}).encode()
-    sock.sendall(struct.pack(">I", len(head)) + head + body)
+def send(sock, *fields):
+    parts = [field if isinstance(field, bytes) else str(field).encode() for field in fields]
+    body = b"".join(part for field in parts for part in (struct.pack("<I", len(field)), field))
+    sock.sendall(struct.pack("<II", len(body) + 4, len(parts)) + body)
 
 
 def _exactly(sock, count):
@@ -68,12 +64,25 @@ def _exactly(sock, count):
     return bytes(parts)
 
 
-def receive_header(sock):
-    return json.loads(_exactly(sock, struct.unpack(">I", _exactly(sock, 4))[0]))
+class Message:
+    """Read field by field, never further than asked for: what follows may be a command's input."""
 
+    def __init__(self, sock):
+        self.sock, self.fields = sock, struct.unpack("<II", _exactly(sock, 8))[1]
 
-def receive_body(sock, header):
-    return _exactly(sock, header["body"])
+    def length(self):
+        """Begin a field."""
+        self.fields -= 1
+        return struct.unpack("<I", _exactly(self.sock, 4))[0]
+
+    def field(self):
+        return _exactly(self.sock, self.length())
+
+    def text(self):
+        return self.field().decode("utf-8", "surrogateescape")
+
+    def number(self):
+        return int(self.field())
 
 
 # ---- the namespaces of one machine -----------------------------------------------------------------------------------
@@ -121,27 +130,30 @@ def enter_cell(limits):
 # ---- put and get -----------------------------------------------------------------------------------------------------
 
 
-def put(sock, header, _):
-    body, offset = receive_body(sock, header), 0
-    aside = f"{WORK}/.put"
-    for path, size, mode in header["files"]:
+def put(message, _):
+    aside, wrong = f"{WORK}/.put", None
+    while message.fields:
+        path, mode, content = message.text(), message.number(), message.field()
+        if wrong:
+            continue
         full = f"{WORK}/{path}"
         try:
             os.makedirs(os.path.dirname(full), exist_ok=True)
             # Written aside: a full disk leaves the old file as it was, and rename replaces a link, never follows it.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-                file.write(body[offset : offset + size])
+                file.write(content)
             os.rename(aside, full)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(aside)
-            return {"errno": error.errno, "path": path}, b""
-        offset += size
-    return {}, b""
+            wrong = ("error", error.errno, path)
+    return wrong or ("ok",)
 
 
-def _regular_files():
-    """(relative path, lstat) of the workspace's regular files, sorted; links are not followed."""
+def list_files(message, _):
+    """Regular files of the workspace; links are not followed. A folder that cannot be read is left out."""
     found, pending = [], [""]
     while pending:
         folder = pending.pop()
@@ -154,29 +166,21 @@ def _regular_files():
             if entry.is_dir(follow_symlinks=False):
                 pending.append(path + "/")
             elif entry.is_file(follow_symlinks=False):
-                found.append((path, entry.stat(follow_symlinks=False)))
-    return sorted(found)
+                found += [os.fsencode(path), entry.stat(follow_symlinks=False).st_size]
+    return ("ok", *found)
 
 
-def get(sock, header, _):
-    wanted = [re.compile(pattern, re.DOTALL) for pattern in header["patterns"]]
-    files, bodies, total = [], [], 0
-    for path, info in _regular_files():
-        if not any(pattern.fullmatch(path) for pattern in wanted):
-            continue
-        if info.st_size > header["file_bytes"] or total + info.st_size > header["total_bytes"]:
-            continue
-        try:
-            path.encode()  # a name that is not UTF-8 has no place in a record
+def read(message, _):
+    most, found = message.number(), []
+    while message.fields:
+        path = message.text()
+        with contextlib.suppress(OSError):
             # O_NOATIME: that a file was read shall say that a command of the agent's read it (harness/traces.py)
-            with open(os.open(f"{WORK}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NOATIME), "rb") as file:
-                data = file.read(header["file_bytes"])
-        except (OSError, UnicodeEncodeError):
-            continue
-        total += len(data)
-        files.append([path, len(data)])
-        bodies.append(data)
-    return {"files": files}, b"".join(bodies)
+            fd = os.open(f"{WORK}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOATIME)
+            with open(fd, "rb") as file:
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    found += [os.fsencode(path), file.read(most)]
+    return ("ok", *found)
 
 
 # ---- exec ------------------------------------------------------------------------------------------------------------
@@ -203,22 +207,28 @@ def _memory_in_use():
     return pages * resource.getpagesize()
 
 
-def _kill_all():
-    """End every other process of the machine and collect them. Returns pid -> wait status.
+def _collect(ended):
+    """Take note of what has ended: zombies count as processes."""
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            ended[found[0]] = found[1]
+
+
+def _kill_all(ended):
+    """End every other process of the machine and collect them into `ended`, pid -> wait status.
 
     kill(-1) signals under the lock that fork needs, so that a fork bomb cannot outrun it."""
-    ended = {}
     while True:
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         try:
             pid, status = os.waitpid(-1, 0)
         except ChildProcessError:
-            return ended
+            return
         ended[pid] = status
 
 
-def _watch(pid, streams, stdin, deadline, memory):
+def _watch(pid, ended, streams, stdin, deadline, memory):
     """Move bytes until process `pid` ends. streams: fd -> Sink; stdin: (fd, bytes) or None; memory: bytes, 0 = no
     watch. Returns whether time ran out."""
     poll = select.poll()
@@ -235,9 +245,10 @@ def _watch(pid, streams, stdin, deadline, memory):
             left = deadline - time.monotonic()
             if left <= 0:
                 return True
+            _collect(ended)
             if memory and _memory_in_use() > memory:
                 return False
-            for fd, _ in poll.poll(min(left, MEMORY_WATCH_S if memory else left) * 1000 + 1):
+            for fd, _ in poll.poll(min(left, LOOK_S) * 1000 + 1):
                 if fd == pidfd:
                     return False
                 if fd in streams:
@@ -257,15 +268,19 @@ def _watch(pid, streams, stdin, deadline, memory):
         os.close(pidfd)
 
 
-def execute(sock, header, limits):
-    deadline = time.monotonic() + header["timeout"]
+def execute(message, limits):
+    deadline = time.monotonic() + message.number() / 1000
+    cap, argv = message.number(), []
+    for _ in range(message.number()):
+        argv.append(message.text())
+    input_bytes = message.length()
     out_r, out_w = os.pipe()
     err_r, err_w = os.pipe()
-    in_r, in_w = os.pipe() if header["body"] else (os.open("/dev/null", os.O_RDONLY), -1)
+    in_r, in_w = os.pipe() if input_bytes else (os.open("/dev/null", os.O_RDONLY), -1)
     with contextlib.suppress(OSError):
         os.chmod(WORK, 0o755)  # the command before may have shut the door behind it
     fds = (in_r, out_w, err_w)
-    argv = python_guest.simple_command(header["argv"])
+    argv = python_guest.simple_command(argv)
     program = python_guest.find_program(argv)
     try:
         pid = start_python(argv, program, fds) if program else start_command(argv, fds)
@@ -274,12 +289,14 @@ def execute(sock, header, limits):
         os.write(err_w, f"{argv[0]}: {os.strerror(error.errno)}\n".encode())
     for fd in fds:
         os.close(fd)
-    streams = {out_r: Sink(header["cap"]), err_r: Sink(header["cap"])}
+    streams = {out_r: Sink(cap), err_r: Sink(cap)}
     # Only now: what goes to a command's input (a grader's secrets) must not be in the memory that it is a fork of.
-    stdin = (in_w, receive_body(sock, header)) if header["body"] else None
+    stdin = (in_w, _exactly(message.sock, input_bytes)) if input_bytes else None
     memory = limits["memory"] if limits["watch"] else 0
-    timed_out = pid != 0 and _watch(pid, streams, stdin, deadline, memory)
-    status = _kill_all().get(pid, NOT_FOUND << 8)
+    ended = {}
+    timed_out = pid != 0 and _watch(pid, ended, streams, stdin, deadline, memory)
+    _kill_all(ended)
+    status = ended.get(pid, NOT_FOUND << 8)
     for fd, sink in streams.items():
         while chunk := os.read(fd, CHUNK):
             sink.take(chunk)
@@ -288,12 +305,8 @@ def execute(sock, header, limits):
         with contextlib.suppress(OSError):
             os.close(in_w)
     out, err = streams.values()
-    return {
-        "code": os.waitstatus_to_exitcode(status),
-        "timed_out": timed_out,
-        "truncated": out.truncated or err.truncated,
-        "out": len(out.data),
-    }, bytes(out.data + err.data)
+    code, truncated = os.waitstatus_to_exitcode(status), out.truncated or err.truncated
+    return "ok", code, int(timed_out), int(truncated), bytes(out.data), bytes(err.data)
 
 
 def start_command(argv, fds):
@@ -329,7 +342,7 @@ def start_python(argv, program, fds):
 # ---- the server ------------------------------------------------------------------------------------------------------
 
 
-OPERATIONS = {"put": put, "get": get, "exec": execute}
+REQUESTS = {"put": put, "list": list_files, "read": read, "exec": execute}
 
 
 def serve(sock, limits):
@@ -341,16 +354,16 @@ def serve(sock, limits):
     os.umask(0o022)
     os.chdir("/")
     with contextlib.suppress(EOFError, ConnectionError):
-        send(sock, {"hello": 1})
+        send(sock, "hello")
         while True:
-            header = receive_header(sock)
-            send(sock, *OPERATIONS[header["op"]](sock, header, limits))
+            message = Message(sock)
+            send(sock, *REQUESTS[message.text()](message, limits))
 
 
 def main(fd):
     """A machine of its own bubblewrap, which has made the namespaces and mounts. The first frame carries the limits."""
     sock = socket.socket(fileno=fd)
-    limits = receive_header(sock)
+    limits = json.loads(Message(sock).field())
     python_guest.note_loaded()
     serve(sock, limits)
 
@@ -358,4 +371,4 @@ def main(fd):
 def refuse(sock, error):
     """Tell the host why there is no machine."""
     with contextlib.suppress(OSError):
-        send(sock, {"refused": str(error), "errno": getattr(error, "errno", 0) or errno.EIO})
+        send(sock, "refused", str(error))

@@ -47,17 +47,26 @@ def guest_limits(limits: Limits, group: Group) -> dict[str, Any]:
     }
 
 
-def limits_in_force(limits: Limits, group: Group, *, nested: bool) -> dict[str, str]:
+def native_limits(limits: Limits, group: Group) -> tuple[int, int, int, int, int]:
+    """The same for launcher/: disk, memory, processes (0 = not by rlimit), open files, whether to watch memory."""
+    processes = limits.processes if binds_processes() else 0
+    return limits.disk_bytes, limits.memory_bytes, processes, OPEN_FILES, int("memory" not in group.controllers)
+
+
+def limits_in_force(limits: Limits, group: Group, *, way: str, notes: tuple[str, ...]) -> dict[str, str]:
     """In words, by resource. Without a memory control group, process 1 adds up what is resident every 20 ms: memory
     that no process maps (memfd) escapes it, and what is filled between two looks is an overshoot."""
     mib, held = limits.memory_bytes >> 20, group.controllers
     memory = "by control group" if "memory" in held else "checked every 20 ms by its process 1"
     processes = ["by rlimit"] * binds_processes() + ["by control group"] * ("pids" in held)
-    disk = "workspace, /tmp and /dev/shm " + ("together" if nested else "each")
+    disk = "workspace, /tmp and /dev/shm " + ("each" if way == "alone" else "together")
+    native = way == "native"
     return {
+        "made by": f"the native launcher, with {', '.join(notes)}" if native else f"bubblewrap, {way}",
         "memory": f"{mib} MiB for the machine {memory}; {mib} MiB of address space for each process",
         "processes": f"{limits.processes} {' and '.join(processes)}" if processes else "not bound: needs Linux 5.14",
         "disk": f"{limits.disk_bytes >> 20} MiB for {disk}, held in memory",
         "time": "a deadline for every command, kept inside and watched from outside",
         "network": "none: a network namespace of its own with a loopback",
+        "system calls": "what machines have no use for is denied" if native else "not filtered",
     }

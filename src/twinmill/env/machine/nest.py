@@ -1,8 +1,8 @@
-"""The nest: one bubblewrap per process with a warm Python in it (the forge) that clones machines. See cells.py.
+"""A nest: one process (the forge) that clones machines, with the host's end of its order socket. See cells.py.
 
 This process holds the only other end of the forge's order socket. When it dies, by whatever signal, the forge reads end
-of file and ends (the death pipe), and bubblewrap dies with its parent besides. That second tie is to the *thread* that
-started it: start the first machine from a thread that lives long.
+of file and ends (the death pipe), and the kernel kills it besides when its parent dies. That second tie is to the
+*thread* that started it: start the first machine from a thread that lives long.
 """
 
 import asyncio
@@ -11,27 +11,29 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from .bwrap import Sandbox
+from .bwrap import Python, Sandbox
 from .cgroups import PREFIX
+from .frames import readable
 
 Process = subprocess.Popen[bytes]
+Launcher = Callable[[int], tuple[Process, int]]
 _BOOT = """
 import sys
 bare = frozenset(sys.modules)
 import os, json, types
 sys.path.pop(0)
-_, mark, source, module, fd = sys.argv
+_, mark, source, module, fd, *more = sys.argv
 with os.fdopen(int(source), "rb") as file:
     sources = json.load(file)
 for name, text in sources.items():
     made = sys.modules[name] = types.ModuleType(name)
     exec(compile(text, name + ".py", "exec"), made.__dict__)
 sys.modules["python_guest"].BARE_MODULES = bare
-sys.modules[module].main(int(fd))
+sys.modules[module].main(int(fd), *more)
 """
 REMEMBERED = 4096
 """deaths kept for those who ask late"""
@@ -42,18 +44,35 @@ def mark(pid: int) -> str:
     return f"{PREFIX}{pid}"
 
 
+def memory_file(content: bytes, name: str) -> int:
+    """A descriptor from which `content` can be read, to be inherited."""
+    fd = os.memfd_create(name, 0)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def sources(module: str) -> int:
+    """A descriptor of the source texts that the guest `module` is made of."""
+    here = Path(__file__).parent
+    guests = dict.fromkeys(("python_guest", "init_guest", module))
+    return memory_file(json.dumps({name: (here / f"{name}.py").read_text() for name in guests}).encode(), "source")
+
+
+def boot(python: Python, source: int, module: str, fd: int) -> list[str]:
+    """The command line that runs the guest `module`.main(fd, *further words) from the descriptor `source`."""
+    return [str(python.executable), "-c", _BOOT, mark(os.getpid()), str(source), module, str(fd)]
+
+
 def launch(module: str, fd: int, extra: tuple[str, ...] = ()) -> tuple[Process, int]:
-    """Start a sandbox that runs the guest `module`.main(fd). Returns the process, and a descriptor that holds what it
-    says on stderr. Raises MachineStartError, OSError."""
+    """Start a bubblewrap that runs the guest `module`.main(fd). Returns the process, and a descriptor that holds what
+    it says on stderr. Raises MachineStartError, OSError."""
     box = Sandbox()
     complaints = os.memfd_create("complaints")
     try:
-        here = Path(__file__).parent
-        guests = dict.fromkeys(("python_guest", "init_guest", module))
-        sources = {name: (here / f"{name}.py").read_text() for name in guests}
-        source = box.data("source", json.dumps(sources).encode())
-        command = [str(box.python.executable), "-c", _BOOT, mark(os.getpid()), str(source), module, str(fd)]
-        argv = box.argv(command, extra=extra)
+        source = sources(module)
+        box.files.append(source)
+        argv = box.argv(boot(box.python, source, module, fd), extra=extra)
         null = subprocess.DEVNULL
         process = subprocess.Popen(
             argv,
@@ -87,7 +106,7 @@ def end(process: Process, patience_s: float = 0.5) -> int:
 
 @dataclass
 class Nest:
-    """One bubblewrap with the forge inside."""
+    """One forge."""
 
     process: Process
     orders: socket.socket
@@ -106,25 +125,44 @@ class Nest:
     """makes no new machines and ends with its last one"""
 
     @classmethod
-    def start(cls) -> "Nest":
+    def start(cls, launcher: Launcher) -> "Nest":
+        """`launcher` starts a forge that takes orders from a descriptor."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                process, complaints = launch("forge_guest", theirs.fileno())
+                process, complaints = launcher(theirs.fileno())
             except BaseException:
                 ours.close()
                 raise
         ours.setblocking(False)
         return cls(process, ours, complaints)
 
-    def order(self, limits: dict[str, Any], theirs: socket.socket) -> int:
-        """Have a machine made that serves on `theirs`. Returns its id. Raises OSError when the forge is gone."""
-        self.listen()
+    def next_id(self) -> int:
         self.made += 1
         self.fates.pop(self.made - REMEMBERED, None)
-        order = json.dumps({"id": self.made, "limits": limits}).encode()
-        socket.send_fds(self.orders, [order], [theirs.fileno()])
         return self.made
+
+    def order(self, order: bytes, fds: list[int]) -> None:
+        """Raises OSError when the forge is gone."""
+        self.listen()
+        socket.send_fds(self.orders, [order], fds)
+
+    async def ask(self, order: bytes, deadline_s: float) -> int | None:
+        """An order with a reply: the descriptor that came with it, if one did. Raises OSError that says what the forge
+        said, EOFError when it is gone, TimeoutError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            ours.setblocking(False)
+            with theirs:
+                self.order(order, [theirs.fileno()])
+            async with asyncio.timeout(deadline_s):
+                await readable(ours.fileno())
+            words, fds, _, _ = socket.recv_fds(ours, 1024, 1)
+        if not words:
+            raise EOFError
+        if words != b"\0":
+            raise OSError(words.decode(errors="replace"))
+        return fds[0] if fds else None
 
     def listen(self) -> bool:
         """Take in the reports of deaths. False = the forge is gone."""
@@ -153,6 +191,7 @@ class Nest:
     def release(self) -> None:
         """One machine less."""
         self.alive -= 1
+        self.listen()  # reports of deaths must not fill the socket
         if self.retired and self.alive <= 0:
             self.close()
 

@@ -1,6 +1,6 @@
 """Run a Python program in a fork of a running interpreter, as its own main would: no new Python has to start.
 
-Self-contained like init_guest, which uses it. What it does not do as a new interpreter does: objects that live in
+Self-contained like init_guest and native_guest, which use it. What it does not do as a new interpreter does: objects that live in
 imported modules are not finalised at the end (`__del__`, unflushed files of modules); modules that the forge has loaded
 already are found loaded (unless the program's folder has one of such a name: then all are forgotten first).
 """
@@ -19,6 +19,11 @@ WORK = "/work"
 BARE_MODULES = frozenset(sys.modules)  # set by the boot line to what a bare interpreter has loaded
 LOADED = {}  # name of a module beyond those -> its first part; see note_loaded
 INTERRUPTED = -signal.SIGINT
+WARM = (
+    *("ast", "bisect", "collections.abc", "contextlib", "copy", "dataclasses", "datetime", "decimal", "enum"),
+    *("fractions", "functools", "hashlib", "heapq", "importlib.util", "inspect", "io", "itertools", "json", "math"),
+    *("operator", "random", "re", "shlex", "string", "textwrap", "traceback", "typing", "unittest"),
+)
 SIMPLE = re.compile(r"python3? (-c )?[\w./-]+( [\w./=,:+-]+)*")
 
 
@@ -50,6 +55,13 @@ def find_program(argv):
     except OSError:
         return None
     return None if b"\0" in source else (path, source, argv[1:], os.path.dirname(real))
+
+
+def warm():
+    """Load what small programs import, once in the forge instead of in each of them."""
+    for name in WARM:
+        __import__(name)
+    note_loaded()
 
 
 def note_loaded():

@@ -2,8 +2,6 @@
 
 import pytest
 
-from .machines import command, play
-
 PROGRAMS = {
     "arguments": "import sys\nprint(sys.argv, sys.orig_argv[-2:], sys.flags, sys.path)\n",
     "main module": "import sys, __main__\nprint(__name__, __file__, __spec__, __main__ is sys.modules['__main__'])\n",
@@ -46,7 +44,7 @@ PROGRAMS = {
 FILES = {"helper.py": "x = 41\n"}
 
 
-def both(argv, files, stdin=b"first\nrest"):
+def both(machines, argv, files, stdin=b"first\nrest"):
     """What the two kinds of interpreter say. `-X utf8=0` is the default spelled out; the warm one leaves it alone."""
 
     async def body(machine):
@@ -59,15 +57,15 @@ def both(argv, files, stdin=b"first\nrest"):
             await machine.exec(["rm", "-f", "out.txt"], timeout_s=5)
         return results
 
-    return play(body)
+    return machines.play(body)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_both_interpreters_agree(name):
+def test_both_interpreters_agree(machines, name):
     files = {"main.py": PROGRAMS[name], **FILES}
     if name == "shadowed module":
         files |= {"random.py": "x = 'mine'\n", "json/__init__.py": "x = 2\n"}
-    warm, cold = both(["main.py", "a", "-b"], files)
+    warm, cold = both(machines, ["main.py", "a", "-b"], files)
     if name in ("unittest", "multiprocessing"):
         warm, cold = ((out, len(err.splitlines()), code) for out, err, code, _ in (warm, cold))
     assert warm == cold
@@ -86,9 +84,11 @@ def test_both_interpreters_agree(name):
         ["--version"],
     ],
 )
-def test_both_interpreters_agree_on(argv):
+def test_both_interpreters_agree_on(machines, argv):
     warm, cold = both(
-        argv, {"d/inner.py": "import sys, sibling\nprint(sys.path[0], sibling.y)\n", "d/sibling.py": "y = 1\n"}
+        machines,
+        argv,
+        {"d/inner.py": "import sys, sibling\nprint(sys.path[0], sibling.y)\n", "d/sibling.py": "y = 1\n"},
     )
     assert warm[:3] == cold[:3] or argv == ["missing.py"]
     if argv == ["missing.py"]:
@@ -96,16 +96,16 @@ def test_both_interpreters_agree_on(argv):
         assert "No such file" in warm[1]
 
 
-def test_a_simple_shell_line_that_runs_python_needs_no_shell_and_no_new_interpreter():
+def test_a_simple_shell_line_that_runs_python_needs_no_shell_and_no_new_interpreter(machines):
     program = "import sys\nprint(sys.argv, 'ast' in sys.modules)\n"
-    plain = command("sh", "-c", "python3 main.py --n=3 x", files={"main.py": program})
+    plain = machines.command("sh", "-c", "python3 main.py --n=3 x", files={"main.py": program})
     assert plain.stdout == "['main.py', '--n=3', 'x'] True\n"
-    quoted = command("sh", "-c", "python3 main.py 'a b' $HOME", files={"main.py": program})
+    quoted = machines.command("sh", "-c", "python3 main.py 'a b' $HOME", files={"main.py": program})
     assert quoted.stdout == "['main.py', 'a b', '/tmp'] False\n"
-    assert command("sh", "-c", "python3 main.py; echo $?", files={"main.py": "exit(5)"}).stdout == "5\n"
+    assert machines.command("sh", "-c", "python3 main.py; echo $?", files={"main.py": "exit(5)"}).stdout == "5\n"
 
 
-def test_an_edit_within_the_same_second_is_seen():
+def test_an_edit_within_the_same_second_is_seen(machines):
     async def body(machine):
         seen = []
         for op in "+-*":
@@ -114,4 +114,4 @@ def test_an_edit_within_the_same_second_is_seen():
         assert sorted(await machine.get(["**"])) == ["calc.py", "main.py"]
         return seen
 
-    assert play(body, files={"main.py": "import calc\nprint(calc.f(6, 2))\n"}) == ["8\n", "4\n", "12\n"]
+    assert machines.play(body, files={"main.py": "import calc\nprint(calc.f(6, 2))\n"}) == ["8\n", "4\n", "12\n"]

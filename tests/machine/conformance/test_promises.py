@@ -1,4 +1,4 @@
-"""The namespace machine keeps the protocol's promises."""
+"""Machines that isolate keep the protocol's promises."""
 
 import asyncio
 import errno
@@ -6,16 +6,13 @@ import hashlib
 
 import pytest
 
-from twinmill.env.machine import namespace
+from twinmill.env.machine import make_machine, namespace
 from twinmill.env.machine.base import MachineLostError, MachineStartError
-from twinmill.env.machine.namespace import NamespaceMachine
 from twinmill.records.base import Ref
 from twinmill.records.tasks import MachineSpec
 
-from .machines import command, play, script
 
-
-def test_files_are_there_before_the_first_turn_and_come_back():
+def test_files_are_there_before_the_first_turn_and_come_back(machines):
     async def body(machine):
         await machine.put({"d/e/data.bin": bytes(range(256)), "run.sh": b"#!/bin/sh\necho ran\n"})
         assert (await machine.exec(["./run.sh"], timeout_s=5)).stdout == "ran\n"
@@ -25,10 +22,10 @@ def test_files_are_there_before_the_first_turn_and_come_back():
         assert everything["d/e/data.bin"] == bytes(range(256))
         assert await machine.get(["nothing/*"]) == {}
 
-    play(body, files={"main.py": "x = 1\n"})
+    machines.play(body, files={"main.py": "x = 1\n"})
 
 
-def test_put_replaces_links_and_get_never_follows_them():
+def test_put_replaces_links_and_get_never_follows_them(machines):
     async def body(machine):
         await machine.exec(
             ["sh", "-c", "ln -s /etc/passwd a.py; ln -s /etc d; mkfifo f.py; echo 1 > b.py"], timeout_s=5
@@ -38,10 +35,10 @@ def test_put_replaces_links_and_get_never_follows_them():
         assert (await machine.get(["a.py"]))["a.py"] == b"mine"
         assert "user" in (await machine.exec(["cat", "/etc/passwd"], timeout_s=5)).stdout
 
-    play(body)
+    machines.play(body)
 
 
-def test_what_cannot_be_put_says_so_with_the_machines_own_errno():
+def test_what_cannot_be_put_says_so_with_the_machines_own_errno(machines):
     async def body(machine):
         await machine.put({"folder/x": b""})
         with pytest.raises(IsADirectoryError, match="folder"):
@@ -59,10 +56,10 @@ def test_what_cannot_be_put_says_so_with_the_machines_own_errno():
             await machine.put({"kept": bytes(3 << 20)})
         assert await machine.get(["**"]) == {"folder/x": b"", "kept": b"old"}
 
-    play(body, disk_bytes=2 << 20)
+    machines.play(body, disk_bytes=2 << 20)
 
 
-def test_get_leaves_out_what_is_too_large():
+def test_get_leaves_out_what_is_too_large(machines):
     async def body(machine):
         big = namespace.GET_FILE_BYTES
         await machine.exec(
@@ -74,81 +71,81 @@ def test_get_leaves_out_what_is_too_large():
         got = await machine.get(["x*"])
         assert list(got) == [f"x{i:02}" for i in range(namespace.GET_TOTAL_BYTES // big)]
 
-    play(body)
+    machines.play(body)
 
 
-def test_streams_codes_and_caps():
-    result = command("sh", "-c", "cat; echo err >&2; exit 7", stdin=b"in")
+def test_streams_codes_and_caps(machines):
+    result = machines.command("sh", "-c", "cat; echo err >&2; exit 7", stdin=b"in")
     assert (result.stdout, result.stderr, result.return_code) == ("in", "err\n", 7)
-    assert command("sh", "-c", "kill -TERM $$").return_code == -15
-    missing = command("no-such-program", "x")
+    assert machines.command("sh", "-c", "kill -TERM $$").return_code == -15
+    missing = machines.command("no-such-program", "x")
     assert (missing.return_code, missing.stderr) == (127, "no-such-program: No such file or directory\n")
-    capped = command("sh", "-c", "printf 123456; printf abc >&2", output_bytes=4)
+    capped = machines.command("sh", "-c", "printf 123456; printf abc >&2", output_bytes=4)
     assert (capped.stdout, capped.stderr, capped.truncated) == ("1234", "abc", True)
-    assert command("printf", "\\377x").stdout == "\ufffdx"
+    assert machines.command("printf", "\\377x").stdout == "\ufffdx"
 
 
-def test_large_input_passes_through_and_unread_input_does_not_block():
+def test_large_input_passes_through_and_unread_input_does_not_block(machines):
     data = bytes(range(256)) * 4096
-    result = command("sha256sum", stdin=data)
+    result = machines.command("sha256sum", stdin=data)
     assert result.stdout.split()[0] == hashlib.sha256(data).hexdigest()
-    assert command("true", stdin=data).return_code == 0
+    assert machines.command("true", stdin=data).return_code == 0
 
 
-def test_output_before_the_deadline_is_kept():
-    result = command("sh", "-c", "echo before; sleep 30", timeout_s=0.5)
+def test_output_before_the_deadline_is_kept(machines):
+    result = machines.command("sh", "-c", "echo before; sleep 30", timeout_s=0.5)
     assert (result.stdout, result.timed_out, result.return_code) == ("before\n", True, -9)
     assert result.duration_s < 5
 
 
-def test_nothing_of_a_command_outlives_it_and_the_next_one_starts_clean():
+def test_nothing_of_a_command_outlives_it_and_the_next_one_starts_clean(machines):
     async def body(machine):
         await machine.exec(["sh", "-c", "cd /tmp; export A=1; sleep 100 & sleep 100 & echo"], timeout_s=5)
         result = await machine.exec(["sh", "-c", "pwd; echo ${A:-no}; ls /proc | grep -c '^[0-9]'"], timeout_s=5)
         # process 1, sh, ls and grep
         assert result.stdout == "/work\nno\n4\n"
 
-    play(body)
+    machines.play(body)
 
 
-def test_a_command_sees_a_clean_environment_and_no_open_files():
+def test_a_command_sees_a_clean_environment_and_no_open_files(machines):
     program = "import os\nprint(sorted(os.environ))\nprint(sorted(os.listdir('/proc/self/fd')))\n"
-    fast = script(program)
+    fast = machines.script(program)
     # 3 is the folder being listed
     assert fast.stdout.splitlines()[1] == "['0', '1', '2', '3']"
     assert "TWINMILL" not in fast.stdout.upper()
-    cold = command("python3", "-B", "main.py", files={"main.py": program})
+    cold = machines.command("python3", "-B", "main.py", files={"main.py": program})
     assert cold.stdout == fast.stdout
 
 
-def test_output_is_the_same_in_every_machine():
+def test_output_is_the_same_in_every_machine(machines):
     program = "print({'a', 'b', 'c', 'd', 'e'}, hash('x'))\nimport os; print(os.getcwd(), __file__, os.getuid())\n"
-    first, second = script(program), script(program)
+    first, second = machines.script(program), machines.script(program)
     assert first.stdout == second.stdout
     assert first.stdout.splitlines()[1] == "/work /work/main.py 1000"
-    assert command("python3", "-B", "main.py", files={"main.py": program}).stdout == first.stdout
+    assert machines.command("python3", "-B", "main.py", files={"main.py": program}).stdout == first.stdout
 
 
-def test_random_numbers_differ_between_runs():
+def test_random_numbers_differ_between_runs(machines):
     program = "import random, uuid, os\nprint(random.random(), uuid.uuid4(), os.urandom(4))\n"
-    assert len({script(program).stdout for _ in range(3)}) == 3
+    assert len({machines.script(program).stdout for _ in range(3)}) == 3
 
 
-def test_a_spec_that_cannot_be_given_is_refused():
+def test_a_spec_that_cannot_be_given_is_refused(machines):
     for spec in (
         MachineSpec(network=True),
         MachineSpec(services=("postgresql",)),
         MachineSpec(snapshot=Ref(key="k", digest="d", bytes=1)),
     ):
         with pytest.raises(MachineStartError, match=r"no (network|services|snapshot) yet"):
-            asyncio.run(NamespaceMachine(spec).start())
+            asyncio.run(make_machine(machines.backend, spec).start())
     with pytest.raises(MachineStartError, match="memory_bytes"):
-        asyncio.run(NamespaceMachine(MachineSpec(memory_bytes=1 << 20)).start())
+        asyncio.run(machines.make(memory_bytes=1 << 20).start())
 
 
-def test_life_cycle_errors():
+def test_life_cycle_errors(machines):
     async def body():
-        machine = NamespaceMachine(MachineSpec())
+        machine = machines.make()
         with pytest.raises(MachineStartError, match="not started"):
             await machine.exec(["true"], timeout_s=1)
         await machine.start()
@@ -164,19 +161,19 @@ def test_life_cycle_errors():
     asyncio.run(body())
 
 
-def test_a_cancelled_request_leaves_the_machine_unusable_but_closable():
+def test_a_cancelled_request_leaves_the_machine_unusable_but_closable(machines):
     async def body(machine):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(machine.exec(["sleep", "60"], timeout_s=60), 0.2)
         with pytest.raises(MachineLostError, match="cancelled"):
             await machine.exec(["true"], timeout_s=1)
 
-    play(body)
+    machines.play(body)
 
 
-def test_many_machines_at_once_do_not_mix():
+def test_many_machines_at_once_do_not_mix(machines):
     async def one(i):
-        machine = NamespaceMachine(MachineSpec(files={"main.py": f"print({i})\n"}))
+        machine = machines.make(files={"main.py": f"print({i})\n"})
         await machine.start()
         try:
             result = await machine.exec(["python3", "main.py"], timeout_s=30)
@@ -190,12 +187,12 @@ def test_many_machines_at_once_do_not_mix():
     assert asyncio.run(body()) == [(f"{i}\n", ["main.py"]) for i in range(24)]
 
 
-def test_what_binds_is_said():
+def test_what_binds_is_said(machines):
     async def body(machine):
         return machine.limits_in_force
 
-    said = play(body, memory_bytes=256 << 20, disk_bytes=8 << 20, processes=20)
-    assert set(said) == {"memory", "processes", "disk", "time", "network"}
+    said = machines.play(body, memory_bytes=256 << 20, disk_bytes=8 << 20, processes=20)
+    assert set(said) == {"made by", "memory", "processes", "disk", "time", "network", "system calls"}
     assert said["memory"].startswith("256 MiB for the machine")
     assert "20 by rlimit" in said["processes"]
     assert said["disk"].startswith("8 MiB")
