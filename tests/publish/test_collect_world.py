@@ -13,9 +13,8 @@ from twinmill.publish.config import CollectConfig, LeaseConfig
 from twinmill.publish.errors import Collected
 from twinmill.publish.leases import Lease, Paths, Removals
 from twinmill.publish.manifest import WeightsLog, lineage_of
-from twinmill.publish.tensors import model_digest
 from twinmill.records.base import Ref
-from twinmill.records.weights import TensorPatch, VersionKind, WeightVersion
+from twinmill.records.weights import GridSpec, Part, VersionKind, WeightVersion
 from twinmill.store import blobs as blobs_module
 from twinmill.store.audit import audit
 from twinmill.store.blobs import Blobs, open_blobs
@@ -158,17 +157,8 @@ class World:
     def commit(self, body: bytes) -> None:
         number, last = self.log.newest() + 1, self.log.latest()
         full = last is None or self.rng.random() < 0.15
-        patch = TensorPatch(
-            name="t",
-            dtype="U8",
-            shape=(8,),
-            codec="raw",
-            offset=0,
-            bytes=8,
-            before="" if full or last is None else last.tensors[0].after,
-            after=f"{number}",
-        )
-        digest = model_digest([("t", "U8", (8,), patch.after)])
+        digest = f"of version {number}"
+        part = Part(object=self.store(body), first_tile=0, tiles=1, changed=8, head_bytes=0, head_digest="")
         self.log.commit(
             WeightVersion(
                 number=number,
@@ -178,9 +168,12 @@ class World:
                 lineage=lineage_of("run", number, last.lineage if last else "", digest),
                 step=number,
                 slots=(),
-                tensors=(patch,),
-                object=self.store(body),
+                table=self.store(b"a table!"),
+                grid=GridSpec(),
+                parts=(part,),
+                last_full=number if full or last is None else last.last_full,
                 model_digest=digest,
+                payload_bytes=part.object.bytes,
             )
         )
         self.did["versions"] += 1
