@@ -12,7 +12,7 @@ BACKENDS = {
     "bubblewrap": "twinmill.env.machine.namespace:BubblewrapMachine",
     "fake": "twinmill.env.machine.fake:FakeMachine",
 }
-"""backend -> module:class; the class takes a MachineSpec. namespace is native where it works, else bubblewrap"""
+"""backend -> module:class; the class takes a MachineSpec. namespace is bubblewrap, and native where a task needs what only that has, or bubblewrap is not here"""
 
 
 def make_machine(backend: str, spec: MachineSpec) -> Machine:
