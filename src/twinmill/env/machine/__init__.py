@@ -12,7 +12,8 @@ BACKENDS = {
     "bubblewrap": "twinmill.env.machine.namespace:BubblewrapMachine",
     "fake": "twinmill.env.machine.fake:FakeMachine",
 }
-"""backend -> module:class; the class takes a MachineSpec. namespace is bubblewrap, and native where a task needs what only that has, or bubblewrap is not here"""
+"""backend -> module:class; the class takes a MachineSpec. namespace is bubblewrap where it works and gives what the task
+needs, else native"""
 
 
 def make_machine(backend: str, spec: MachineSpec) -> Machine:
