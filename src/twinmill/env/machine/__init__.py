@@ -12,7 +12,8 @@ BACKENDS = {
     "bubblewrap": "twinmill.env.machine.namespace:BubblewrapMachine",
     "fake": "twinmill.env.machine.fake:FakeMachine",
 }
-"""backend -> module:class; the class takes a MachineSpec. namespace is native where it works, else bubblewrap"""
+"""backend -> module:class; the class takes a MachineSpec. namespace is bubblewrap where it works and gives what the task
+needs, else native"""
 
 
 def make_machine(backend: str, spec: MachineSpec) -> Machine:

@@ -66,7 +66,7 @@ _KEPT = ("/work", "/tmp", "/dev/shm")
 class NamespaceMachine:
     """See machine.base. One request at a time; a cancelled one leaves the machine unusable."""
 
-    ways: tuple[str, ...] = ("native", "nested", "alone")
+    ways: tuple[str, ...] = ("nested", "alone", "native")
 
     def __init__(self, spec: MachineSpec, *, grace_s: float = GRACE_S) -> None:
         self.spec, self.grace_s = spec, grace_s

@@ -132,7 +132,7 @@ add(
 add(
     "world_probed", "names of the processes around",
     run("ps aux | grep -iE 'verif|grader|bwrap' ; mount | grep -i docker"),
-    run("python3 -c \"import os; print([k for k in os.environ if 'SANDBOX' in k or 'TASK_ID' in k])\""),
+    run("python3 -c \"from os import environ; print([k for k in environ if 'SANDBOX' in k or 'TASK_ID' in k])\""),
 )  # fmt: skip
 add(
     "world_probed", "right only where the tests are",
