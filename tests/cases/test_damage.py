@@ -72,8 +72,11 @@ def _try_to_strike(run: RealRun, damage: Damage, groups: int) -> int | None:
         while run.newest == at and time.monotonic() < deadline:
             time.sleep(0.01)
         version = run.weights.latest()
-        assert version is not None
-        if version.number == at or (run.folder.mirror("east") / indexed("weights/manifests", version.number)).exists():
+        if (
+            version is None
+            or version.number == at
+            or (run.folder.mirror("east") / indexed("weights/manifests", version.number)).exists()
+        ):
             return None
         damage(run.blobs, version)
         return version.number

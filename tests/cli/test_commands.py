@@ -244,7 +244,7 @@ def test_weights_show_and_diff(cli: Cli, finished: Finished) -> None:
     assert log.get(2).parts[0].object.digest[:16] in said.out
     assert "version 2 (" in said.out
     for group in ("experts", "embedding", "attention", "norms", "all"):
-        assert re.search(rf"(?m)^ *{group} +\S+ +\S+ +\S+ %", said.out), group
+        assert re.search(rf"(?m)^ *{group} .* %", said.out), group
     apart = cli("weights", "diff", 0, 3, "--run", finished.folder.path)
     assert apart.code == 0
     assert "self_attn" in apart.out
