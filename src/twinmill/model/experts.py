@@ -124,7 +124,7 @@ def _product(rows: Tensor, weight: Tensor, out: Tensor, parity: Parity) -> None:
         torch.mm(rows, weight.t(), out=out)
 
 
-def swiglu(hidden: Tensor, parity: Parity) -> Tensor:
+def swiglu(hidden: Tensor, parity: Parity = Parity.OFF) -> Tensor:
     """[T, 2 * I] -> silu(first half) * second half, [T, I]"""
     return _Swiglu.apply(hidden, parity)
 

@@ -36,6 +36,8 @@ def pool():  # type: ignore[no-untyped-def]
 
 def matrix(weight: Tensor):  # type: ignore[no-untyped-def]
     """`weight` [..., m, n] packed. Kept until it is written to, which torch counts (`.data` and NumPy views are not)."""
+    if weight.dtype != torch.float32:
+        raise TypeError(f"the core computes with fp32 tensors, not {weight.dtype}; choose another parity level")
     known = _matrices.get(weight)
     if known is not None and known[0] == weight._version:
         return known[1]
