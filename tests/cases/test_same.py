@@ -104,6 +104,6 @@ def packed(run: RealRun) -> float:
         reject=lambda rejected: pytest.fail(str(rejected)),
     )
     trainer = rl_trainer(config, hf.load_folder(run.model)[0])
-    report = train(config, trainer, ports, [log.close_of(0), log.close_of(1)], step=0)
+    report = train(config, trainer, ports, [log.group_of(log.close_of(slot)) for slot in (0, 1)], step=0)
     assert report.fresh.tokens > 20
     return report.fresh.max_abs

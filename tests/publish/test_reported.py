@@ -14,6 +14,8 @@ from twinmill.publish.subscriber import Subscriber
 from twinmill.store.audit import audit
 from twinmill.store.blobs import Blobs, open_blobs
 from twinmill.store.errors import StoreUnavailable
+from twinmill.store.flight import TransferConfig
+from twinmill.store.requests import BlobRequests
 
 from .toys import DTYPES, Trainer, first_state, moved, same
 
@@ -73,7 +75,7 @@ class Watched:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self.requests: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
         self.fail_at = -1
         self.missing: list[str] = []
 
@@ -83,16 +85,22 @@ class Watched:
             return method
 
         def counted(*args: object, **options: object) -> object:
-            self.requests[name] += 1
+            self.asked[name] += 1
             return method(*args, **options)
 
         return counted
 
-    def put_ref(self, prefix: str, data: bytes, **options: str) -> object:
-        self.fail_at -= 1
+    def requests(self) -> BlobRequests:
+        return BlobRequests(self)  # type: ignore[arg-type]
+
+    def put(self, key: str, data: bytes) -> None:
+        """From the `fail_at`-th put on, none comes through."""
+        self.asked["put"] += 1
+        if self.fail_at > 0:
+            self.fail_at -= 1
         if self.fail_at == 0:
             raise StoreUnavailable("503, slow down")
-        return self._blobs.put_ref(prefix, data, **options)
+        self._blobs.put(key, data)
 
     def claim(self, key: str, data: bytes) -> bool:
         from twinmill.records.weights import WeightVersion
@@ -109,13 +117,15 @@ def test_an_upload_that_fails_half_way_leaves_nothing_half_done(nth: int) -> Non
     """NeMo-RL #2444: a failed sync sent some of its payloads, the trainer dropped the rest, and a retry was unsafe."""
     blobs = open_blobs("memory://")
     store = Watched(blobs)
-    config = PublishConfig(codec="raw", threads=1, skip_every=(), object_bytes=300)
+    tries = TransferConfig(retries=1, backoff_s=0.01, streams=1)
+    config = PublishConfig(codec="raw", threads=1, skip_every=(), object_bytes=300, transfer=tries)
     publisher = Publisher(store, "run", config)  # type: ignore[arg-type]
     states = [first_state(), moved(first_state(), 1)]
     publisher.publish(states[0], DTYPES, step=0)
     store.fail_at = nth
     with pytest.raises(StoreUnavailable):
         publisher.publish(states[1], DTYPES, step=1)
+    store.fail_at = -1
     assert WeightsLog(blobs).newest() == 0
     held = publisher.state()
     assert held is not None
@@ -140,11 +150,11 @@ def test_a_version_costs_no_more_requests_late_than_early() -> None:
     trainer, subscriber = Trainer(store, skip_every=()), Subscriber(store, "run")  # type: ignore[arg-type]
     costs = []
     for _ in range(64):
-        before = sum(store.requests.values())
+        before = sum(store.asked.values())
         trainer.publish()
         prepared = subscriber.prepare()
         assert prepared is not None
         subscriber.commit(prepared)
         trainer.publisher.close()
-        costs.append(sum(store.requests.values()) - before)
+        costs.append(sum(store.asked.values()) - before)
     assert sum(costs[48:]) <= sum(costs[16:32]), "of 16 versions each, with the look for whether an anchor is due"
