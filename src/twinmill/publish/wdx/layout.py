@@ -84,7 +84,8 @@ NIBBLE: Final = 16
 def classes_of(bits: Bits, layout: Layout, first: int, classes: int) -> Ints:
     """u8[n]: clamp(exponent - first, 0, classes - 1); `first` may be negative."""
     exponent = (bits >> bits.dtype.type(layout.shift)).astype(np.int64) & (layout.exponents - 1)
-    return np.clip(exponent - first, 0, classes - 1).astype(np.uint8)
+    found: Ints = np.clip(exponent - first, 0, classes - 1).astype(np.uint8)
+    return found
 
 
 def zigzag(difference: Bits) -> Bits:
