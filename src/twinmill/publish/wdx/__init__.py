@@ -13,12 +13,12 @@ and differences are coded by class of the old exponent, with tables made once pe
 
 layout.py     dtypes, classes, alphabets
 tables.py     Tables: the integers, their bytes
-fit.py        Statistics -> Tables
+statistics.py        Statistics -> Tables
 tile.py       kinds of tile, encode, decode, compare, apply
 patch.py      Patch
 digest.py     a digest that follows the changes
 rans.py, reference.py   the specification in NumPy and Python
-native.py, _wdx.c       the same bytes, fast
+native.py, _wdx.c       the same bytes, fast; backend() and slow() say which it is
 bounds.py     h0, h1: what no codec of this family can beat
 
 Left out: dtypes of 64 bits (view them as pairs of U32), tiles above 2^20 elements, state from earlier steps (7 % smaller,
@@ -27,10 +27,10 @@ but memory per weight on both sides).
 
 from ..errors import CodecError
 from .digest import DIGEST_BYTES, advance, digest
-from .fit import Statistics, fit
 from .layout import LAYOUTS, TILE_MAX
-from .native import backend
+from .native import backend, backends, slow, using
 from .patch import Patch
+from .statistics import Statistics, fit
 from .tables import Tables
 from .tile import ALLOWED, Kind, apply, compare, compare_and_advance, decode_tile, encode_patch, encode_tile
 
@@ -47,6 +47,7 @@ __all__ = [
     "advance",
     "apply",
     "backend",
+    "backends",
     "compare",
     "compare_and_advance",
     "decode_tile",
@@ -54,4 +55,6 @@ __all__ = [
     "encode_patch",
     "encode_tile",
     "fit",
+    "slow",
+    "using",
 ]

@@ -82,6 +82,7 @@ static enum reason get_classes(decoder *d) {
     }
     if (!why && (!(bitmaps = calloc(bits / 64 + 2, sizeof *bitmaps)) || !(d->tokens = malloc(most + 1)))) why = NO_MEMORY;
     if (!why) why = get_bitmaps(d, sizes, counts, starts, bitmaps);
+    while (v.top > 0 && !sizes[v.top]) v.top--;
     if (!why) d->count = d->p->spread_bitmaps(classes, d->size, v.top, (const uint8_t *)bitmaps, starts, d->changed);
     free(classes);
     free(bitmaps);

@@ -141,6 +141,7 @@ static enum reason encode_classes(encoder *e, int shift, uint32_t *order) {
     const tables *t = e->t;
     uint32_t starts[CLASSES_MAX + 1] = {0}, at[CLASSES_MAX + 1], events[CLASSES_MAX];
     uint64_t tokens = 0, most = 0;
+    int top = 0;
     view v = view_of(t, e->before, e->size, shift);
     e->p->classes_of(&v, e->old, e->count, e->classes_k);
     for (uint32_t k = 0; k < e->count; k++) starts[e->classes_k[k] + 1]++;
@@ -149,7 +150,9 @@ static enum reason encode_classes(encoder *e, int shift, uint32_t *order) {
     slices *classes = malloc(groups_of(e->size) * sizeof *classes);
     if (!classes) return NO_MEMORY;
     e->p->slice_classes(&v, classes);
-    e->p->rank_changes(classes, e->size, v.top, e->index, e->classes_k, e->count, e->ranks, e->sizes);
+    for (int c = 0; c < t->classes; c++) /* larger elements than these need no count */
+        if (starts[c + 1] > starts[c] || t->mode[c] != MODE_GAPS) top = c;
+    e->p->rank_changes(classes, e->size, top, e->index, e->classes_k, e->count, e->ranks, e->sizes);
     free(classes);
     for (uint32_t k = 0; k < e->count; k++) order[at[e->classes_k[k]]++] = e->ranks[k];
     for (int c = 0; c < t->classes; c++) {

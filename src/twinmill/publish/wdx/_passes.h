@@ -115,7 +115,7 @@ static void advance(const path *p, const uint32_t *index, const uint8_t *old, co
     }
 }
 
-/* ---- statistics: fit.py says what each array counts */
+/* ---- statistics: statistics.py says what each array counts */
 
 typedef struct {
     uint64_t *seen, *changed, *gaps, *holes, *nibbles, *values, *flat;

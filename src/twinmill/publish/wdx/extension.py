@@ -18,7 +18,7 @@ else:
     _native = _wdx
 
 if TYPE_CHECKING:
-    from .fit import Statistics
+    from .statistics import Statistics
 
 REASONS: Final = (
     "fine",

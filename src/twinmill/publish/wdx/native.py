@@ -13,11 +13,11 @@ from .patch import Patch
 from .tables import Tables
 
 if TYPE_CHECKING:
-    from .fit import Statistics
+    from .statistics import Statistics
 
 
 class Engine(Protocol):
-    """What both implementations can do; `tile.py`, `digest.py` and `fit.py` check the arguments."""
+    """What both implementations can do; `tile.py`, `digest.py` and `statistics.py` check the arguments."""
 
     def compare(self, before: Bits, after: Bits) -> Patch: ...
     def compare_and_advance(self, snapshot: Bits, new: Bits) -> Patch: ...

@@ -15,7 +15,7 @@ from .patch import Patch
 from .tables import Mode, Tables
 
 if TYPE_CHECKING:
-    from .fit import Statistics
+    from .statistics import Statistics
 
 CLASSES: Final = 3
 FLAT: Final = 4
