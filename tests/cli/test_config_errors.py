@@ -63,7 +63,10 @@ WRONG = {
     "no level": ((*OFF, "taskset=tinyrepo:9"), "taskset: tinyrepo has levels 0 to 3, not 9"),
     "no split": (("split=dev",), "split: tinyrepo has splits train, heldout"),
     "no held-out split": (("evaluation.split=dev",), "evaluation.split: tinyrepo has splits"),
-    "no machine": (("machine=cloud",), "machine: there is no 'cloud'; choose one of namespace, native, bubblewrap, fake"),
+    "no machine": (
+        ("machine=cloud",),
+        "machine: there is no 'cloud'; choose one of namespace, native, bubblewrap, fake",
+    ),
     "no codec": (("publish.codec=zip",), "publish.codec is 'zip'; want wdx, gaps, raw"),
     "no sink": (('sinks=["paper"]',), "sinks: there is no 'paper'; choose of tensorboard, wandb"),
 }
