@@ -57,7 +57,11 @@ def start(folder, *roles):
     ]
     code = textwrap.dedent(SUPERVISOR).replace("SPECS", repr(specs))
     supervisor = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", code, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup has it ignored, and children inherit that
     )
     return supervisor, pids_in(folder, 2 * len(roles))
 

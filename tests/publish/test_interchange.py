@@ -528,3 +528,10 @@ def test_a_folder_without_a_model_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "m" / "model-00002-of-00004.safetensors").unlink()
     with pytest.raises(BadFile, match=r"names model-00002-of-00004\.safetensors, which is not there"):
         read_folder(tmp_path / "m")
+
+
+def test_a_header_that_begins_like_a_pickle_is_read(tmp_path: Path) -> None:
+    """640 bytes of header are 0x80 0x02 in the file, as a pickle of protocol 2 begins."""
+    header = b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    (tmp_path / "x.safetensors").write_bytes((640).to_bytes(8, "little") + header.ljust(640) + b"\x07")
+    assert TensorFile(tmp_path / "x.safetensors")["a"].tolist() == [7]

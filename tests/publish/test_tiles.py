@@ -90,7 +90,7 @@ specs = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=40)
 @given(tables, specs)
 def test_every_element_is_in_exactly_one_tile(tensors: TensorTable, spec: GridSpec) -> None:
     grid = Grid(tensors, spec)
@@ -207,7 +207,7 @@ def random_state(grid: Grid) -> dict[str, np.ndarray]:
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=12)
 @given(tables, specs, st.integers(0, 1 << 30))
 def test_gather_fill_and_scatter_agree(tensors: TensorTable, spec: GridSpec, seed: int) -> None:
     grid = Grid(tensors, spec)
