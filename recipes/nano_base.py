@@ -1,6 +1,7 @@
 """How `models/nano/` was made: a 3M-parameter Qwen3-MoE trained from nothing on two CPU cores.
 
     python recipes/nano_base.py OUT --cycles 52,24      (resumes from OUT/state.safetensors when it is there)
+    python recipes/nano_mistakes.py OUT                 (what this base gets wrong; then go on with one cycle more)
 
 --cycles: minutes of each cosine of the learning rate; the n-th starts at an n-th of the peak.
 
@@ -47,6 +48,8 @@ CONFIG = {
     "attention_bias": False, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 6, "pad_token_id": 0,
 }  # fmt: skip
 TOKENS_PER_STEP, POOL = 4096, 6
+OWN_MISTAKES = 0.35
+"""share of sequences that recover from the model's own mistakes, once they are known"""
 PEAK_LR, FLOOR_LR, WARMUP = 2.5e-3, 1e-4, 40
 PROMPT_WEIGHT, WRONG_WEIGHT, WRONG_AGAIN_WEIGHT = 0.3, 0.05, 0.2
 REPEATS_FIRST = 3000
@@ -103,36 +106,52 @@ def make_tokenizer(texts: list[str]) -> Tokenizer:
 class Stream:
     """Endless training sequences, a pure function of the seed and of how many were drawn."""
 
-    def __init__(self, render: NanoRenderer, stdlib: list[str]):
+    def __init__(self, render: NanoRenderer, stdlib: list[str], mistakes: list[dict]):
+        """mistakes: {"task": id, "mistakes": [[line index, text], ...]} as recipes/nano_mistakes.py writes them"""
         self.render, self.stdlib = render, [text.split("\n") for text in stdlib]
         self.tools = [SPECS[name] for name in SPECS]
+        self.mistakes = [m for m in mistakes if "/train/" in m["task"]]
 
     def draw(self, index: int) -> Sequence_:
         rng = random.Random(f"nano/{index}")
+        if index <= REPEATS_FIRST:
+            return self.repeats(rng)
+        if self.mistakes and rng.random() < OWN_MISTAKES:
+            return self.recovery(rng)
         kinds = (self.repair, self.wild, self.drill, self.repeats, self.function, self.library)
-        kind = rng.choices(kinds, (0.60, 0.22, 0.04, 0.02, 0.04, 0.08))[0] if index > REPEATS_FIRST else self.repeats
-        return kind(rng)
+        return rng.choices(kinds, (0.60, 0.22, 0.04, 0.02, 0.04, 0.08))[0](rng)
+
+    def recovery(self, rng: random.Random) -> Sequence_:
+        """The model's own failed guesses, which are not learned, and what would have been right, which is."""
+        found = rng.choice(self.mistakes)
+        own = [(at, text) for at, text in found["mistakes"]]
+        turns = plan(LEVEL.broken(found["task"]), Style(wrong_guess=0.2, tests=0.95), rng, mistakes=own)
+        return self.transcript(found["task"], turns, own=len(own))
 
     def repair(self, rng: random.Random) -> Sequence_:
         task_id = LEVEL.ids("train")[rng.randrange(1_000_000)]
         style = Style(wrong_guess=rng.choice((0.0, 0.3, 0.7)), tests=rng.choice((0.2, 0.9, 0.95)))
         return self.transcript(task_id, plan(LEVEL.broken(task_id), style, rng))
 
-    def transcript(self, task_id: str, turns: list) -> Sequence_:
-        """Wrong guesses stay in the context, to be recovered from, but are hardly learned; after a first one a bit more,
-        for each is another than those before: what failed is not to be tried again.
+    def transcript(self, task_id: str, turns: list, own: int = 0) -> Sequence_:
+        """Token ids and weights of an episode whose first `own` edits are the model's, which are not learned.
+
+        Wrong guesses of the expert stay in the context, to be recovered from, and are hardly learned; after a first one
+        a bit more, for each is another than those before: what failed is not to be tried again.
         """
         repo = LEVEL.broken(task_id)
         good = repo.good[repo.path].split("\n")
         ids = self.render.open(LEVEL.load(task_id).messages, self.tools)
         weights = [PROMPT_WEIGHT] * len(ids)
-        guesses = 0
+        edits = guesses = 0
         for message, observation in turns:
             said = self.render.assistant(message, self.tools)
             edit = message.tool_calls[0].arguments
             wrong = "line" in edit and edit["text"] != good[edit["line"] - 1]
+            edits += "line" in edit
+            weight = (WRONG_AGAIN_WEIGHT if guesses else WRONG_WEIGHT) if wrong else 1.0
             ids += said
-            weights += [(WRONG_AGAIN_WEIGHT if guesses else WRONG_WEIGHT) if wrong else 1.0] * len(said)
+            weights += [0.0 if "line" in edit and edits <= own else weight] * len(said)
             guesses += wrong
             if observation is not None:
                 seen = self.render.observe(said, [observation])
@@ -284,26 +303,46 @@ def logprobs(decoder, sequences: list[Sequence_]):
     return decoder.logprobs(out.hidden, targets), weights, out, targets, lens
 
 
+Asked = tuple[str, list]
+"""task id, and the turns before the edit that is asked for, with that edit as the last turn"""
+
+
+def first_edits(split: str, count: int = 128) -> list[Asked]:
+    """Tasks, and the first right edit of each."""
+    ids = LEVEL.ids(split)[:count]
+    return [(i, plan(LEVEL.broken(i), Style(wrong_guess=0.0, tests=0.0), random.Random(0))[:1]) for i in ids]
+
+
+def recoveries(mistakes: list[dict], count: int = 128) -> list[Asked]:
+    """Held-out tasks that the model once got wrong, and the right edit after the failed test."""
+    found = []
+    for seen in mistakes:
+        if "/heldout/" in seen["task"]:
+            own = [(at, text) for at, text in seen["mistakes"][:1]]
+            turns = plan(LEVEL.broken(seen["task"]), Style(wrong_guess=0.0, tests=0.0), random.Random(0), mistakes=own)
+            found.append((seen["task"], turns[:-1]))  # the last one is `finish`
+    return found[:count]
+
+
 @torch.no_grad()
-def exact_match(decoder, stream: Stream, split: str, count: int = 128) -> tuple[float, float]:
-    """(share of tasks whose right first edit is the greedy one, mean log-probability of that edit)."""
+def exact_match(decoder, stream: Stream, asked: list[Asked]) -> tuple[float, float]:
+    """(share whose last turn is the greedy one, token for token; mean log-probability of that turn)"""
     hits, total = 0, 0.0
-    for at in range(0, count, 32):
-        sequences, starts = [], []
-        for i in range(at, at + 32):
-            task_id = LEVEL.ids(split)[i]
-            turns = plan(LEVEL.broken(task_id), Style(wrong_guess=0.0, tests=0.0), random.Random(0))[:1]
-            starts.append(len(stream.render.open(LEVEL.load(task_id).messages, stream.tools)) - 1)
-            ids, weights = stream.transcript(task_id, [(turns[0][0], None)])
+    for at in range(0, len(asked), 32):
+        sequences, sizes = [], []
+        for task_id, turns in asked[at : at + 32]:
+            *before, (last, _) = turns
+            ids, weights = stream.transcript(task_id, [*before, (last, None)])
+            sizes.append(len(stream.render.assistant(last, stream.tools)))
             sequences.append((ids, weights))
         lp, _, out, targets, lens = logprobs(decoder, sequences)
         right = decoder.logits(out.hidden).argmax(-1) == targets
-        offset = 0
-        for start, n in zip(starts, lens):
-            hits += bool(right[offset + start : offset + n].all())
-            total += float(lp[offset + start : offset + n].sum())
-            offset += n
-    return hits / count, total / count
+        end = 0
+        for size, n in zip(sizes, lens):
+            end += n
+            hits += bool(right[end - size : end].all())
+            total += float(lp[end - size : end].sum())
+    return hits / max(1, len(asked)), total / max(1, len(asked))
 
 
 def learning_rate(minutes: float, cycles: list[float], step: int) -> float:
@@ -367,7 +406,10 @@ def main() -> None:
     if not (args.out / "tokenizer.json").exists():
         sample = [text[at : at + 2000] for text in stdlib for at in range(0, min(len(text), 20000), 8000)]
         make_tokenizer([transcript_text(i) for i in range(6000)] + sample).save(str(args.out / "tokenizer.json"))
-    stream = Stream(NanoRenderer.from_folder(args.out), stdlib)
+    known = args.out / "mistakes.jsonl"
+    mistakes = [json.loads(line) for line in known.read_text().splitlines()] if known.exists() else []
+    stream = Stream(NanoRenderer.from_folder(args.out), stdlib, mistakes)
+    exams = {"heldout": first_edits("heldout"), "seeds": first_edits("seeds"), "recovered": recoveries(mistakes)}
     decoder = hf.init_decoder(from_hf(CONFIG), 0)
     copying_heads(decoder)
     optimizer = torch.optim.AdamW(list(groups(decoder)), lr=PEAK_LR, betas=(0.9, 0.98), fused=True)
@@ -393,15 +435,9 @@ def main() -> None:
         progress["tokens"] += sum(len(ids) for ids, _ in sequences)
         progress["seconds"] = before + time.monotonic() - started
         if progress["step"] % 200 == 0:
-            heldout, seeds = exact_match(decoder, stream, "heldout"), exact_match(decoder, stream, "seeds")
-            row = {
-                **progress,
-                "lr": rate,
-                "loss": loss.item(),
-                "heldout_exact": heldout[0],
-                "heldout_logprob": heldout[1],
-                "seeds_exact": seeds[0],
-            }
+            row = {**progress, "lr": rate, "loss": loss.item()}
+            for name, asked in exams.items():
+                row[f"{name}_exact"], row[f"{name}_logprob"] = exact_match(decoder, stream, asked)
             print(json.dumps(row), flush=True)
             with (args.out / "curve.jsonl").open("a") as curve:
                 curve.write(json.dumps(row) + "\n")

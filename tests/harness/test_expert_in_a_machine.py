@@ -26,7 +26,10 @@ def test_observations_and_verdicts_are_the_planned_ones():
             taskset = TinyRepo(level)
             for i, task_id in enumerate(taskset.ids(split)[:count]):
                 repo = taskset.broken(task_id)
-                turns = plan(repo, Style(wrong_guess=0.6, tests=0.9), random.Random(i), read_first=level > 0)
+                wrong = (repo.line, repo.bad[repo.path].split("\n")[repo.line] + "  # ?")
+                mistakes = [wrong, wrong] if i % 2 else []  # the second one changes nothing, and is told so
+                style = Style(wrong_guess=0.6, tests=0.9)
+                turns = plan(repo, style, random.Random(i), read_first=level > 0, mistakes=mistakes)
                 renderer = RENDERERS["nano"]
                 script = [renderer.assistant(message, TOOLS) for message, _ in turns]
                 player = Player(

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twinmill.data.render import Renderer
-from twinmill.engine.scripted import ScriptedEngine
+from twinmill.engine.scripted import ScriptedEngine, reciting
 from twinmill.env.audit import AuditConfig, Auditor, earned, flagged
 from twinmill.env.audit.cheaters.script import Script
 from twinmill.env.harness.loop import HarnessConfig
 from twinmill.env.harness.tools import SPECS
 from twinmill.env.machine import make_machine
-from twinmill.records.engines import GenerateRequest
 from twinmill.records.episodes import Episode, Finding, Verdict
 from twinmill.rollout.play import Player
 
@@ -48,11 +47,8 @@ async def play_scripts(
     tools = list(SPECS.values())
     lines: dict[str, list[list[int]]] = {}
 
-    def said(request: GenerateRequest) -> list[int]:
-        return lines[request.session_id].pop(0)
-
     player = Player(
-        engine=ScriptedEngine(said),
+        engine=ScriptedEngine(reciting(lines)),
         renderer=renderer,
         make_machine=lambda spec: make_machine(backend, spec),
         harness=HarnessConfig(turn_tokens=60_000, tool_s=2.0, retry_s=0.0, engine_tries=1),

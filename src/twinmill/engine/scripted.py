@@ -46,6 +46,11 @@ class Said(NamedTuple):
 Policy = Callable[[GenerateRequest], Sequence[int] | Said]
 
 
+def reciting(turns: dict[str, list[list[int]]]) -> Policy:
+    """A policy that says the turns (ids) of each session one after the other, and forgets what it has said."""
+    return lambda request: turns[request.session_id].pop(0)
+
+
 class ScriptedEngine:
     """Implements Engine. All attributes may be changed while it runs."""
 

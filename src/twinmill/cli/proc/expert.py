@@ -10,11 +10,10 @@ from twinmill.data.tasks.base import open_taskset
 from twinmill.data.tasks.exploitable import Exploitable
 from twinmill.data.tasks.tinyrepo import TinyRepo
 from twinmill.data.tasks.tinyrepo.expert import Style, plan
-from twinmill.engine.scripted import ScriptedEngine
+from twinmill.engine.scripted import ScriptedEngine, reciting
 from twinmill.env.harness.loop import HarnessConfig
 from twinmill.env.harness.tools import SPECS
 from twinmill.env.machine import make_machine
-from twinmill.records.engines import GenerateRequest
 from twinmill.records.episodes import Episode, Verdict
 from twinmill.rollout.mill import RolloutConfig
 from twinmill.rollout.play import Player
@@ -38,13 +37,9 @@ async def play_all(role: Role) -> None:
     tools = list(SPECS.values())
     scripts: dict[str, list[list[int]]] = {}
 
-    def said(request: GenerateRequest) -> list[int]:
-        """The next turn of this session's plan, as ids."""
-        return scripts[request.session_id].pop(0)
-
     backend = blocks.get("machine", str)
     player = Player(
-        engine=ScriptedEngine(said),
+        engine=ScriptedEngine(reciting(scripts)),
         renderer=renderer,
         make_machine=lambda spec: make_machine(backend, spec),
         harness=blocks.get("harness", HarnessConfig),

@@ -90,6 +90,8 @@ async def replace(scene: Scene, path: str, line: int, text: str) -> str:
     lines = (await _text(scene, path)).rstrip("\n").split("\n")
     if not 1 <= line <= len(lines):
         raise ToolError(f"{path} has {len(lines)} lines")
+    if lines[line - 1] == text:  # whoever repeats an edit that did not help should hear it
+        raise ToolError(f"line {line} reads so already")
     lines[line - 1] = text
     await _put(scene, path, "\n".join(lines) + "\n")
     return "ok"

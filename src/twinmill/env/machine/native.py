@@ -6,7 +6,6 @@ root where user namespaces may be made, one inside another.
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -63,10 +62,9 @@ def root_steps(python: Python) -> Iterator[list[Any]]:
 
 
 def launch(fd: int) -> tuple[nest.Process, int]:
-    """Start a forge that takes orders from `fd`. Returns the process, and a descriptor that holds what it says on
-    stderr. Raises MachineStartError, OSError."""
+    """Start a forge that takes orders from `fd`. Returns what nest.spawn does. Raises MachineStartError, OSError."""
     python, as_root = base_python(), os.geteuid() == 0
-    complaints, files = os.memfd_create("complaints"), list[int]()
+    files = list[int]()
     try:
         files += [nest.memory_file(extension(), "init"), nest.sources("native_guest"), nest.sources("root_guest")]
         library, guest, root = files
@@ -80,19 +78,7 @@ def launch(fd: int) -> tuple[nest.Process, int]:
         }
         files.append(nest.memory_file(json.dumps(plan).encode(), "plan"))
         argv = nest.boot(python, root, "root_guest", files[-1])
-        process = subprocess.Popen(
-            [argv[0], "-I", "-S", *argv[1:]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=complaints,
-            pass_fds=[*files, fd],
-            env={"PYTHONHASHSEED": "0"},
-            start_new_session=True,  # an interrupt from the terminal is ours to handle, not the forge's
-        )
-        return process, complaints
-    except BaseException:
-        os.close(complaints)
-        raise
+        return nest.spawn([argv[0], "-I", "-S", *argv[1:]], [*files, fd], {"PYTHONHASHSEED": "0"})
     finally:
         for file in files:
             os.close(file)

@@ -64,28 +64,34 @@ def boot(python: Python, source: int, module: str, fd: int) -> list[str]:
     return [str(python.executable), "-c", _BOOT, mark(os.getpid()), str(source), module, str(fd)]
 
 
-def launch(module: str, fd: int, extra: tuple[str, ...] = ()) -> tuple[Process, int]:
-    """Start a bubblewrap that runs the guest `module`.main(fd). Returns the process, and a descriptor that holds what
-    it says on stderr. Raises MachineStartError, OSError."""
-    box = Sandbox()
+def spawn(argv: list[str], descriptors: list[int], environment: dict[str, str] | None = None) -> tuple[Process, int]:
+    """Start a forge with `descriptors`. Returns the process, and a descriptor that holds what it says on stderr."""
     complaints = os.memfd_create("complaints")
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            pass_fds=descriptors,
+            env=environment,
+            start_new_session=True,  # an interrupt from the terminal is ours to handle, not the forge's
+        )
+    except BaseException:
+        os.close(complaints)
+        raise
+    return process, complaints
+
+
+def launch(module: str, fd: int, extra: tuple[str, ...] = ()) -> tuple[Process, int]:
+    """Start a bubblewrap that runs the guest `module`.main(fd). Returns what `spawn` does. Raises MachineStartError,
+    OSError."""
+    box = Sandbox()
     try:
         source = sources(module)
         box.files.append(source)
         argv = box.argv(boot(box.python, source, module, fd), extra=extra)
-        null = subprocess.DEVNULL
-        process = subprocess.Popen(
-            argv,
-            stdin=null,
-            stdout=null,
-            stderr=complaints,
-            pass_fds=[*box.files, fd],
-            start_new_session=True,  # an interrupt from the terminal is ours to handle, not the sandbox's
-        )
-        return process, complaints
-    except BaseException:
-        os.close(complaints)
-        raise
+        return spawn(argv, [*box.files, fd])
     finally:
         box.close()
 

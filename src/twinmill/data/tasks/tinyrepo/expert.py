@@ -6,6 +6,7 @@ right without asking the machine, and playing it in a real machine must give the
 """
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 
@@ -67,9 +68,17 @@ def _first(repo: Broken) -> int:
 
 
 def plan(
-    repo: Broken, style: Style, rng: random.Random, *, read_first: bool = False
+    repo: Broken,
+    style: Style,
+    rng: random.Random,
+    *,
+    read_first: bool = False,
+    mistakes: Sequence[tuple[int, str]] = (),
 ) -> list[tuple[Message, str | None]]:
-    """The turns of one episode: (what the expert says, the observation it will get; None = the episode is over)."""
+    """The turns of one episode: (what the expert says, the observation it will get; None = the episode is over).
+
+    mistakes: edits (line index, text) that were made before the expert took over, each tested
+    """
     if style.exploit and rng.random() < style.exploit:
         return [(_call("write", path="reward.txt", text="1"), "ok"), (_call("finish"), None)]
     good = _lines(repo.good[repo.path])
@@ -78,13 +87,25 @@ def plan(
     tried: set[tuple[int, str]] = set()
 
     def edit(at: int, text: str) -> None:
+        seen = f"error: line {at + 1} reads so already" if now[at] == text else "ok"
         now[at] = text
-        turns.append((_call("replace", path=repo.path, line=at + 1, text=text), "ok"))
+        turns.append((_call("replace", path=repo.path, line=at + 1, text=text), seen))
+
+    def test() -> str:
+        seen = cases.report({**repo.bad, repo.path: "\n".join(now) + "\n"}, repo.cases[:PUBLIC])
+        turns.append((_call("test"), seen))
+        return seen
 
     if read_first:
         from . import numbered
 
         turns.append((_call("read", path=repo.path), numbered(repo.bad[repo.path])))
+    for mistake in mistakes:
+        repeated = now[mistake[0]] == mistake[1]
+        edit(*mistake)
+        tried.add(mistake)
+        if not repeated:
+            test()
     for guess in range(style.guesses + 1):
         errs = guess < style.guesses and rng.random() < style.wrong_guess
         wrong = _wrong_guess(repo, style, rng, tried) if errs else None
@@ -98,9 +119,7 @@ def plan(
             edit(*wrong)
         if rng.random() >= style.tests:
             break
-        seen = cases.report({**repo.bad, repo.path: "\n".join(now) + "\n"}, repo.cases[:PUBLIC])
-        turns.append((_call("test"), seen))
-        if seen.startswith("ok"):
+        if test().startswith("ok"):
             break
     turns.append((_call("finish"), None))
     return turns
