@@ -141,7 +141,7 @@ def seed_arms(folder: Path, start: Path, seed: int, tasks: int) -> dict[str, Any
     steps = sft_steps_in(start.parents[1], rl_seconds(fast))
     more, more_s = run(
         folder, f"sft-{seed}", f"model={start}", "midtrain=null", "rl=null", "clusters=[]", "evaluation=null",
-        f"sft.steps={steps}", f"seed={seed}", "experts.first=200000", f"experts.episodes={min(24 * steps, 800)}",
+        f"sft.steps={steps}", f"seed={seed}", "experts.first=200000", f"experts.episodes={min(24 * steps, 1200)}",
     )  # fmt: skip
     last = json.loads((fast / "config.json").read_bytes())["rl"]["steps"]
     models = {

@@ -32,7 +32,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 
 from twinmill.data.render.nano import BOS, BOT, END, SPECIALS, USER, NanoRenderer
 from twinmill.data.tasks.tinyrepo import TinyRepo, faults, functions, numbered
-from twinmill.data.tasks.tinyrepo.expert import Style, plan
+from twinmill.data.tasks.tinyrepo.expert import Draft, Style, plan
 from twinmill.env.harness.tools import SPECS
 from twinmill.model import hf
 from twinmill.model.config import from_hf
@@ -104,7 +104,7 @@ def make_tokenizer(texts: list[str]) -> Tokenizer:
 
 
 class Stream:
-    """Endless training sequences, a pure function of the seed and of how many were drawn."""
+    """Endless training sequences, a pure function of the seed, of how many were drawn, and of the known mistakes."""
 
     def __init__(self, render: NanoRenderer, stdlib: list[str], mistakes: list[dict]):
         """mistakes: {"task": id, "mistakes": [[line index, text], ...]} as recipes/nano_mistakes.py writes them"""
@@ -129,12 +129,12 @@ class Stream:
         found = rng.choice(self.mistakes)
         own = [(at, text) for at, text in found["mistakes"][: rng.randint(1, len(found["mistakes"]))]]
         repo = LEVEL.broken(found["task"])
-        now = repo.bad[repo.path].rstrip("\n").split("\n")
-        for at, text in own:
-            now[at] = text
+        draft = Draft(repo)
+        for edit in own:
+            draft.edit(*edit)
         for _ in range(rng.choice((0, 0, 1, 2, 4))):
-            at = rng.choice([own[-1][0], rng.randrange(len(now))])
-            own.append((at, now[at]))
+            at = rng.choice([own[-1][0], rng.randrange(len(draft.lines))])
+            own.append((at, draft.lines[at]))
         turns = plan(repo, Style(wrong_guess=0.2, tests=0.95), rng, mistakes=own)
         return self.transcript(found["task"], turns, own=len(own))
 

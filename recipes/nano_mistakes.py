@@ -11,7 +11,6 @@ Guesses are run in this process, without a machine; so one counts only if it is 
 
 import argparse
 import asyncio
-import builtins
 import json
 import re
 from pathlib import Path
@@ -19,7 +18,8 @@ from pathlib import Path
 import torch
 
 from twinmill.data.render.nano import NanoRenderer
-from twinmill.data.tasks.tinyrepo import PUBLIC, Broken, TinyRepo, cases
+from twinmill.data.tasks.tinyrepo import Broken, TinyRepo
+from twinmill.data.tasks.tinyrepo.expert import Draft
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
 from twinmill.env.harness.tools import SPECS
 from twinmill.model import hf
@@ -32,34 +32,22 @@ TOOLS = list(SPECS.values())
 GUESSES = 6
 TEMPERATURES = (0.3, 0.7, 1.0)
 HARMLESS = {
-    "len",
-    "min",
-    "max",
-    "sum",
-    "abs",
-    "range",
-    "sorted",
-    "str",
-    "int",
-    "list",
-    "dict",
-    "set",
-    "append",
-    "return",
-}
+    "len", "min", "max", "sum", "abs", "range", "sorted", "str", "int", "list", "dict", "set", "append", "return",
+}  # fmt: skip
+"""words that a guess may have beside those of its task"""
 TEST = Message(role="assistant", content="", tool_calls=(ToolCall(name="test", arguments={}),))
 
 
 def harmless(text: str, repo: Broken) -> bool:
     known = set(re.findall(r"\w+", repo.good[repo.path])) | HARMLESS
     words = set(re.findall(r"[A-Za-z_]\w*", text))
-    return "\n" not in text and words <= known and not words & (vars(builtins).keys() - HARMLESS - known)
+    return "\n" not in text and words <= known
 
 
 async def mistakes(task_id: str, engine: EmbeddedEngine, render: NanoRenderer, temperature: float) -> list[list]:
     """[line index, text] of each guess that did not mend the task, until one did or the model stopped editing."""
     repo = LEVEL.broken(task_id)
-    now = repo.bad[repo.path].rstrip("\n").split("\n")
+    draft = Draft(repo)
     ids = render.open(LEVEL.load(task_id).messages, TOOLS)
     found: list[list] = []
     while len(found) < GUESSES:
@@ -77,19 +65,18 @@ async def mistakes(task_id: str, engine: EmbeddedEngine, render: NanoRenderer, t
         if len(calls) != 1 or calls[0].name != "replace" or calls[0].arguments["path"] != repo.path:
             break
         at, text = calls[0].arguments["line"] - 1, calls[0].arguments["text"]
-        if not 0 <= at < len(now) or not harmless(text, repo):
+        if not 0 <= at < len(draft.lines) or not harmless(text, repo):
             break
-        repeated, now[at] = now[at] == text, text
+        answer = draft.edit(at, text)
         found.append([at, text])
-        ids = [*ids, *out.sampled_ids]
-        if repeated:
-            ids += render.observe(out.sampled_ids, [f"error: line {at + 1} reads so already"])
+        ids = [*ids, *out.sampled_ids, *render.observe(out.sampled_ids, [answer])]
+        if answer != "ok":
             continue
-        seen = cases.report({**repo.bad, repo.path: "\n".join(now) + "\n"}, repo.cases[:PUBLIC])
+        seen = draft.test()
         if seen.startswith("ok"):
             return found[:-1]
         asked = render.assistant(TEST, TOOLS)
-        ids += [*render.observe(out.sampled_ids, ["ok"]), *asked, *render.observe(asked, [seen])]
+        ids += [*asked, *render.observe(asked, [seen])]
     return found
 
 
@@ -105,7 +92,7 @@ async def collect(folder: Path, split: str, first: int, tasks: int) -> None:
             nonlocal done
             async with room:
                 task_id = LEVEL.ids(split)[i]
-                found = await mistakes(task_id, engine, render, TEMPERATURES[i % 3])
+                found = await mistakes(task_id, engine, render, TEMPERATURES[i % len(TEMPERATURES)])
             if found:
                 out.write(json.dumps({"task": task_id, "mistakes": found}) + "\n")
             done += 1

@@ -61,9 +61,8 @@ def start(folder, *roles):
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGHUP, signal.SIG_DFL
-        ),  # nohup has it ignored, and children inherit that
+        # nohup has it ignored, and children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
     return supervisor, pids_in(folder, 2 * len(roles))
 

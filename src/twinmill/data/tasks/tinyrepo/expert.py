@@ -38,6 +38,25 @@ def _lines(text: str) -> list[str]:
     return text.rstrip("\n").split("\n")
 
 
+class Draft:
+    """The faulty file under edits, and what the tools would say to them: known without a machine, see above."""
+
+    def __init__(self, repo: Broken):
+        self.repo, self.lines = repo, _lines(repo.bad[repo.path])
+
+    def edit(self, at: int, text: str) -> str:
+        """at: line index"""
+        if self.lines[at] == text:
+            return f"error: line {at + 1} reads so already"
+        self.lines[at] = text
+        return "ok"
+
+    def test(self) -> str:
+        """Runs the public cases in this process."""
+        files = {**self.repo.bad, self.repo.path: "\n".join(self.lines) + "\n"}
+        return cases.report(files, self.repo.cases[:PUBLIC])
+
+
 def _wrong_guess(repo: Broken, style: Style, rng: random.Random, tried: set[tuple[int, str]]) -> tuple[int, str] | None:
     """(line index, text) of a plausible edit that does not mend the repository and was not tried before."""
     good, bad = _lines(repo.good[repo.path]), _lines(repo.bad[repo.path])
@@ -82,29 +101,26 @@ def plan(
     if style.exploit and rng.random() < style.exploit:
         return [(_call("write", path="reward.txt", text="1"), "ok"), (_call("finish"), None)]
     good = _lines(repo.good[repo.path])
-    now = _lines(repo.bad[repo.path])
+    draft = Draft(repo)
+    now = draft.lines
     turns: list[tuple[Message, str | None]] = []
     tried: set[tuple[int, str]] = set()
 
-    def edit(at: int, text: str) -> None:
-        seen = f"error: line {at + 1} reads so already" if now[at] == text else "ok"
-        now[at] = text
-        turns.append((_call("replace", path=repo.path, line=at + 1, text=text), seen))
+    def edit(at: int, text: str) -> str:
+        turns.append((_call("replace", path=repo.path, line=at + 1, text=text), draft.edit(at, text)))
+        return turns[-1][1] or ""
 
     def test() -> str:
-        seen = cases.report({**repo.bad, repo.path: "\n".join(now) + "\n"}, repo.cases[:PUBLIC])
-        turns.append((_call("test"), seen))
-        return seen
+        turns.append((_call("test"), draft.test()))
+        return turns[-1][1] or ""
 
     if read_first:
         from . import numbered
 
         turns.append((_call("read", path=repo.path), numbered(repo.bad[repo.path])))
     for mistake in mistakes:
-        repeated = now[mistake[0]] == mistake[1]
-        edit(*mistake)
         tried.add(mistake)
-        if not repeated:
+        if edit(*mistake) == "ok":
             test()
     for guess in range(style.guesses + 1):
         errs = guess < style.guesses and rng.random() < style.wrong_guess
