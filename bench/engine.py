@@ -18,9 +18,11 @@ from twinmill.model.config import ModelConfig, Parity
 from twinmill.model.core import levels, native
 from twinmill.model.core.forward import KV_BLOCK, Core, Rows, drawing, new_kv, scoring
 from twinmill.model.core.weights import PackedWeights
-from twinmill.model.hf import init_decoder, save_folder, state_bits
+from twinmill.model.hf import dtypes, init_decoder, save_folder, state_bits
 from twinmill.model.transformer import Decoder
+from twinmill.publish.tiles import Grid, digests, table_of
 from twinmill.records.engines import GenerateRequest, KvPolicy, Sampling
+from twinmill.records.weights import GridSpec
 
 MODEL = ModelConfig(
     family="qwen3_moe", vocab=2048, width=256, layers=4, heads=8, kv_heads=4, head_dim=32, experts=16, top_k=2,
@@ -224,15 +226,19 @@ def scoring_ratio(decoder: Decoder, weights: PackedWeights, runs: int) -> dict[s
 
 
 def swap_ms(decoder: Decoder, runs: int) -> float:
-    """From the start of staging to serving, while requests are at work, which must all finish."""
+    """From the start of staging to serving, digests of the engine's own memory included, while requests are at work,
+    which must all finish."""
 
     async def main() -> float:
         engine, bits = await served(decoder, "core"), state_bits(decoder)
+        grid = Grid(table_of(bits, dtypes(decoder)), GridSpec())
+        wanted = digests(grid, bits)
         found = []
         for version in range(1, runs + 2):
             tasks = [asyncio.create_task(engine.generate(request)) for request in requests(4, 60)]
             await asyncio.sleep(0.02)
             await engine.stage(version, bits)
+            assert await engine.staged_digests(grid) == wanted
             found.append((await engine.flip(KvPolicy.KEEP)).swap_s)
             assert all(len(out.sampled_ids) == 60 for out in await asyncio.gather(*tasks))
         engine.close()

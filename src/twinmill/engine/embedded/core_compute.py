@@ -41,17 +41,18 @@ class CoreCompute:
         return Done(result.routes, result.token_ids.tolist(), result.logprobs.tolist())
 
     def score(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        lens = np.array([len(text) for text in texts])
-        width = -(-int(lens.max()) // KV_BLOCK)
-        if len(texts) * width > self._scratch.memory.shape[2]:
-            self._scratch = new_kv(self._core.config, len(texts) * width)
-        table = np.arange(len(texts) * width, dtype=np.int32).reshape(len(texts), width)
+        lens = np.array([len(text) for text in texts], np.int32)
+        blocks = -(-lens // KV_BLOCK)
+        total = int(blocks.sum())
+        if total > self._scratch.memory.shape[2]:
+            self._scratch = new_kv(self._core.config, total)
+        # one text's blocks behind another's; entries beyond a text's own are not looked at
+        table = (np.cumsum(blocks) - blocks)[:, None].astype(np.int32) + np.arange(blocks.max(), dtype=np.int32)
         ids = np.concatenate([np.array(text, np.int32) for text in texts])
         sequence = np.repeat(np.arange(len(texts), dtype=np.int32), lens)
         position = np.concatenate([np.arange(n, dtype=np.int32) for n in lens])
         scored = np.flatnonzero(position < np.repeat(lens - 1, lens))
-        asks = scoring(scored, ids[scored + 1])
-        rows = Rows(ids, sequence, position, table)
+        rows, asks = Rows(ids, sequence, position, table), scoring(scored, ids[scored + 1])
         result = self._core.forward(self.weights.serving.packed, rows, self._scratch, asks)
         return [part.tolist() for part in np.split(result.logprobs, np.cumsum(lens - 1)[:-1])]
 
