@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -10,6 +11,7 @@ import torch
 
 from tests.model.sizes import TINY, sharp
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
+from twinmill.engine.embedded.compute import Done, Work
 from twinmill.engine.embedded.weights import WeightBuffers
 from twinmill.model.config import ModelConfig, Parity
 from twinmill.model.hf import named_views, state_bits
@@ -21,12 +23,21 @@ BACKEND = "torch"
 
 
 @asynccontextmanager
-async def serving(decoder: Decoder, **settings) -> AsyncIterator[EmbeddedEngine]:
-    """An engine that serves `decoder` as version 0."""
+async def serving(decoder: Decoder, *, step_s: float = 0.0, **settings) -> AsyncIterator[EmbeddedEngine]:
+    """An engine that serves `decoder` as version 0. step_s: what a step takes at least, so that a test which wants to act
+    in the middle of a request finds it there."""
     config = EngineConfig(
         **{"context_tokens": 128, "slots": 12, "batch": 8, "request_s": 60.0, "backend": BACKEND, **settings}
     )
     engine = EmbeddedEngine(decoder.config, config, engine_id="test", cluster="here")
+    compute = engine._scheduler._compute
+    quick = compute.step
+
+    def step(work: Work) -> Done:
+        time.sleep(step_s)
+        return quick(work)
+
+    compute.step = step
     try:
         await engine.stage(0, state_bits(decoder))
         await engine.flip(KvPolicy.KEEP)

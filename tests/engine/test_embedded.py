@@ -119,7 +119,7 @@ def test_an_aborted_request_leaves_and_the_others_do_not_notice():
     decoder = model()
 
     async def main():
-        async with serving(decoder) as engine:
+        async with serving(decoder, step_s=0.003) as engine:
             alone = await engine.generate(ask(prompt(20), "x", max_tokens=40))
             doomed = [
                 asyncio.create_task(engine.generate(ask(prompt(20, i), f"d{i}", max_tokens=100))) for i in range(5)
@@ -138,7 +138,7 @@ def test_an_aborted_request_leaves_and_the_others_do_not_notice():
 
 def test_a_session_that_asks_again_supersedes_its_older_request():
     async def main():
-        async with serving(model()) as engine:
+        async with serving(model(), step_s=0.003) as engine:
             older = asyncio.create_task(engine.generate(ask(prompt(20), max_tokens=100)))
             await asyncio.sleep(0.01)
             newer = await engine.generate(ask(prompt(20), max_tokens=5))
@@ -219,7 +219,7 @@ def test_state_tells_what_is_served_and_what_was_done(backend):
 
 def test_a_closed_engine_is_lost_for_everyone():
     async def main():
-        async with serving(model()) as engine:
+        async with serving(model(), step_s=0.003) as engine:
             open_ = asyncio.create_task(engine.generate(ask(prompt(9), max_tokens=100)))
             await asyncio.sleep(0.01)
             engine.close()

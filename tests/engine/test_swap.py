@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 async def generate_across_a_flip(kv: KvPolicy, decoders, count: int = 4):
     """`count` long requests, flipped from version 0 to 1 while they decode."""
-    async with serving(decoders[0], prefill_tokens=40) as engine:
+    async with serving(decoders[0], step_s=0.003, prefill_tokens=40) as engine:
         requests = [ask(prompt(20 + i, i), f"s{i}", max_tokens=90, seed=i) for i in range(count)]
         tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
         await engine.stage(1, state_bits(decoders[1]))
@@ -80,7 +80,7 @@ def test_requests_in_the_prompt_phase_survive_both_policies():
     decoders = [model(0), model(1)]
 
     async def main(kv):
-        async with serving(decoders[0], prefill_tokens=3) as engine:
+        async with serving(decoders[0], step_s=0.003, prefill_tokens=3) as engine:
             await engine.stage(1, state_bits(decoders[1]))
             task = asyncio.create_task(engine.generate(ask(prompt(100), max_tokens=5)))
             await asyncio.sleep(0.01)
