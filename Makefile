@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/twinmill run recipes/laptop.py
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

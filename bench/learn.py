@@ -8,28 +8,36 @@ a 95 % interval by bootstrap over tasks (paired). Runs are ordinary runs of reci
 """
 
 import argparse
-import asyncio
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from _result import finish
 from twinmill.records import wire
-from twinmill.rollout.evaluate import EvalConfig, Score, interval, per_task
+from twinmill.rollout.evaluate import Score, interval, per_task
 
 ROOT = Path(__file__).parents[1]
+SCORER = Path(__file__).with_name("_score.py")
 TWINMILL = (sys.executable, "-m", "twinmill.cli.main")
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 
 
 def run(folder: Path, name: str, *overrides: str) -> tuple[Path, float]:
-    """One run of recipes/learn.py; (run folder, wall seconds). A finished run of that name is used again."""
+    """One run of recipes/learn.py; (run folder, wall seconds). A finished run of that name is used again, one
+    that was broken off is begun anew."""
     root = folder / name
     marker = root / "seconds"
     if not marker.exists():
+        shutil.rmtree(root, ignore_errors=True)
         started = time.monotonic()
         sets = [word for item in overrides for word in ("--set", item)]
         command = [*TWINMILL, "run", str(ROOT / "recipes" / "learn.py"), "--root", str(root), *sets]
@@ -37,6 +45,17 @@ def run(folder: Path, name: str, *overrides: str) -> tuple[Path, float]:
             subprocess.run(command, check=True, stdout=log, stderr=log)
         marker.write_text(f"{time.monotonic() - started}\n")
     return next(p.parent for p in root.glob("*/run.json")), float(marker.read_text())
+
+
+@contextmanager
+def stopwatch(kept: Path) -> Iterator[Callable[[], float]]:
+    """Counts seconds into a file, so that a benchmark that is broken off and begun again reports all of them."""
+    started = time.monotonic()
+    try:
+        yield lambda: float(kept.read_text())
+    finally:
+        before = float(kept.read_text()) if kept.exists() else 0.0
+        kept.write_text(f"{before + time.monotonic() - started}\n")
 
 
 def materialized(run_folder: Path, version: int) -> Path:
@@ -47,30 +66,51 @@ def materialized(run_folder: Path, version: int) -> Path:
     return out
 
 
-def score(model: Path, tasks: int, attempts: int, temperature: float) -> Score:
-    """On the first `tasks` held-out tasks; kept beside the model, and read from there the next time."""
-    from twinmill.cli.evaluate import score_folder
+class Exam(NamedTuple):
+    """What a model is asked for."""
 
-    kept = model / f"score-{tasks}-{attempts}-{temperature}.json"
-    if not kept.exists():
-        config = EvalConfig(tasks=tasks, attempts=attempts, temperature=temperature, machines=16)
-        found = asyncio.run(score_folder(model, "tinyrepo:0", config, 2, lambda reward: None))
-        kept.write_bytes(wire.to_json(found))
-    return wire.from_json(kept.read_bytes(), Score)
+    tasks: int
+    """the first ones of the held-out split"""
+    attempts: int
+    temperature: float
 
 
-def scores(model: Path, tasks: int) -> dict[float, Score]:
-    """temperature -> Score of one attempt a task"""
-    return {temperature: score(model, tasks, 1, temperature) for temperature in TEMPERATURES}
+def exams(tasks: int, eight: bool) -> list[Exam]:
+    """One attempt a task at every temperature; for pass@8 eight at temperature 1, on a quarter of the tasks: they take as
+    long as all tasks at two temperatures."""
+    found = [Exam(tasks, 1, temperature) for temperature in TEMPERATURES]
+    return [*found, Exam(tasks // 4, 8, 1.0)] if eight else found
 
 
-def pass_at_8(model: Path, tasks: int) -> float:
-    """At temperature 1, on half of the tasks: eight attempts each take as long as all temperatures together."""
-    return score(model, tasks // 2, 8, 1.0).pass_at(8)
+def scores(models: Mapping[str, Path], tasks: int, eight: Collection[str]) -> dict[str, dict[Exam, Score]]:
+    """name -> its scores; as many at once as there are cores, longest first. They are kept beside the models, and read from
+    there the next time."""
+    asked = [(name, exam) for name in models for exam in exams(tasks, name in eight)]
+
+    def one(name: str, exam: Exam) -> Score:
+        kept = models[name] / f"score-{exam.tasks}-{exam.attempts}-{exam.temperature}.json"
+        if not kept.exists():
+            words = [f"--{key}={value}" for key, value in exam._asdict().items()]
+            subprocess.run([sys.executable, str(SCORER), str(models[name]), str(kept), *words], check=True)
+        return wire.from_json(kept.read_bytes(), Score)
+
+    asked.sort(key=lambda item: -item[1].tasks * item[1].attempts)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as room:
+        done = list(room.map(lambda item: one(*item), asked))
+    found: dict[str, dict[Exam, Score]] = {name: {} for name in models}
+    for (name, exam), score in zip(asked, done, strict=True):
+        found[name][exam] = score
+    return found
 
 
-def best(found: dict[float, Score]) -> tuple[float, Score]:
-    return max(found.items(), key=lambda item: item[1].pass_at(1))
+def best(found: Mapping[Exam, Score]) -> tuple[float, Score]:
+    """(temperature, score) of the best pass@1 of one attempt a task."""
+    singles = ((exam.temperature, score) for exam, score in found.items() if exam.attempts == 1)
+    return max(singles, key=lambda item: item[1].pass_at(1))
+
+
+def pass_at_8(found: Mapping[Exam, Score]) -> float:
+    return next(score.pass_at(8) for exam, score in found.items() if exam.attempts == 8)
 
 
 def heldout_loss(run_folder: Path) -> dict[str, float]:
@@ -93,27 +133,28 @@ def sft_steps_in(run_folder: Path, seconds: float) -> int:
     return max(1, int(seconds / ((times[-1] - times[0]) / (len(times) - 1))))
 
 
-def seed_arms(folder: Path, start: Path, seed: int, tasks: int) -> dict[str, object]:
+def seed_arms(folder: Path, start: Path, seed: int, tasks: int) -> dict[str, Any]:
     """The three arms of one seed, judged."""
-    began = time.monotonic()
     on_start = (f"model={start}", "midtrain=null", "sft=null", "experts=null", f"seed={seed}")
-    fast, _ = run(folder, f"window2-{seed}", *on_start)
-    slow, _ = run(folder, f"window0-{seed}", *on_start, "rl.window.window=0")
+    fast, fast_s = run(folder, f"window2-{seed}", *on_start)
+    slow, slow_s = run(folder, f"window0-{seed}", *on_start, "rl.window.window=0")
     steps = sft_steps_in(start.parents[1], rl_seconds(fast))
-    more, _ = run(
+    more, more_s = run(
         folder, f"sft-{seed}", f"model={start}", "midtrain=null", "rl=null", "clusters=[]", "evaluation=null",
-        f"sft.steps={steps}", f"seed={seed}", "experts.first=200000", f"experts.episodes={min(24 * steps, 1200)}",
+        f"sft.steps={steps}", f"seed={seed}", "experts.first=200000", f"experts.episodes={min(24 * steps, 800)}",
     )  # fmt: skip
     last = json.loads((fast / "config.json").read_bytes())["rl"]["steps"]
-    arms = {
-        "rl": scores(materialized(fast, last), tasks),
-        "sync": scores(materialized(slow, last), tasks),
-        "sft_more": scores(more / "models" / "sft", tasks),
+    models = {
+        "rl": materialized(fast, last),
+        "sync": materialized(slow, last),
+        "sft_more": more / "models" / "sft",
     }
+    with stopwatch(folder / f"scoring-{seed}") as scoring_s:
+        found = scores(models, tasks, eight={"rl"})
     return {
-        "arms": arms,
-        "pass_at_8": pass_at_8(materialized(fast, last), tasks),
-        "seconds": time.monotonic() - began,
+        "best": {name: best(value) for name, value in found.items()},
+        "pass_at_8": pass_at_8(found["rl"]),
+        "seconds": fast_s + slow_s + more_s + scoring_s(),
         "rl_seconds": rl_seconds(fast),
         "sync_seconds": rl_seconds(slow),
     }
@@ -129,18 +170,19 @@ def main() -> None:
 
     prepared, _ = run(args.folder, "start", "rl=null", "clusters=[]", "evaluation=null")
     start = prepared / "models" / "sft"
-    start_best = best(scores(start, args.tasks))
+    start_scores = scores({"start": start}, args.tasks, eight={"start"})["start"]
+    start_best = best(start_scores)
     print(f"SFT start: pass@1 {start_best[1].pass_at(1):.1%} at temperature {start_best[0]}", flush=True)
 
     gains, gain_rows, rows = [], [], []
     for seed in map(int, args.seeds.split(",")):
         found = seed_arms(args.folder, start, seed, args.tasks)
-        arms = {name: best(value) for name, value in found["arms"].items()}
+        arms = found["best"]
         base = max((start_best, arms["sft_more"]), key=lambda item: item[1].pass_at(1))[1]
         difference = [a - b for a, b in zip(per_task(arms["rl"][1]), per_task(base)) if not math.isnan(a - b)]
         gains.append(100 * sum(difference) / len(difference))
         gain_rows.append(difference)
-        rows.append({**found, "best": arms})
+        rows.append(found)
         shown = ", ".join(f"{name} {score.pass_at(1):.1%} (T={t:g})" for name, (t, score) in arms.items())
         print(f"seed {seed}: {shown}; gain {gains[-1]:+.1f} points; {found['seconds']:.0f} s", flush=True)
 
@@ -161,7 +203,7 @@ def main() -> None:
         "gain_by_seed": [round(g, 2) for g in gains],
         "window_cost_points": 100
         * mean([r["best"]["sync"][1].pass_at(1) - r["best"]["rl"][1].pass_at(1) for r in rows]),
-        "pass_at_8_sft": pass_at_8(start, args.tasks),
+        "pass_at_8_sft": pass_at_8(start_scores),
         "pass_at_8_rl": mean([r["pass_at_8"] for r in rows]),
         "seconds_per_seed": max(r["seconds"] for r in rows),
         "rl_seconds": mean([r["rl_seconds"] for r in rows]),

@@ -5,8 +5,6 @@ twinmill run recipes/laptop.py                 twinmill run recipes/laptop.py --
 
 from pathlib import Path
 
-from twinmill.batch.credit import Credit
-from twinmill.batch.credit.length_penalty import LengthPenalty
 from twinmill.batch.pack import Packing
 from twinmill.batch.window import Window
 from twinmill.cli.config import Cluster, Experts, RunConfig
@@ -21,8 +19,11 @@ from twinmill.train.optimizer import AdamW
 from twinmill.train.rl import Rl
 from twinmill.train.sft import Sft
 from twinmill.train.sources.groups import Preparation
+from twinmill.train.step import Compute
 
-STEPS = 48
+STEPS = 40
+TEMPERATURE = 1.3
+"""hot: attempts of a group must differ, and second guesses from the first, or there is nothing to choose between"""
 NANO = Path(__file__).parents[1] / "models" / "nano"
 
 
@@ -33,7 +34,7 @@ def recipe() -> RunConfig:
         taskset="tinyrepo:0",
         corpus=CorpusConfig(),
         midtrain=Midtrain(steps=24, rows_per_step=8, heldout_rows=24, optimizer=AdamW(lr=3e-4, warmup=4)),
-        experts=Experts(episodes=256, style=Style(wrong_guess=0.5, tests=0.4)),
+        experts=Experts(episodes=256, style=Style(wrong_guess=0.5, tests=0.45)),
         sft=Sft(steps=24, chats_per_step=24, optimizer=AdamW(lr=3e-4, warmup=4)),
         rl=Rl(
             steps=STEPS,
@@ -41,10 +42,9 @@ def recipe() -> RunConfig:
             preparation=Preparation(
                 packing=Packing(tokens=4096),
                 tokens_per_episode=32.0,
-                # a turn costs a little: without it a policy that has learned to test goes on testing for ever
-                credit=Credit(length=LengthPenalty(scale=0.01, q=0.0, tool_call=0.0, final=0.0, turns=1.0)),
             ),
-            optimizer=AdamW(lr=4e-4, warmup=3, schedule="cosine", horizon=STEPS),
+            optimizer=AdamW(lr=2e-4, warmup=3, schedule="cosine", horizon=STEPS),
+            compute=Compute(temperature=TEMPERATURE),
             checkpoint_every=8,
         ),
         clusters=(
@@ -52,6 +52,6 @@ def recipe() -> RunConfig:
             Cluster(name="west", link=LinkConfig(bytes_per_s=5e6, latency_s=0.08)),
         ),
         rollout=RolloutConfig(groups_in_flight=4, group_size=8, machines=12),
-        harness=HarnessConfig(temperature=1.0, turn_tokens=64),
+        harness=HarnessConfig(temperature=TEMPERATURE, turn_tokens=64),
         evaluation=EvalConfig(tasks=150, every=12, between_tasks=60, temperature=1.0),
     )

@@ -48,7 +48,7 @@ CONFIG = {
     "attention_bias": False, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 6, "pad_token_id": 0,
 }  # fmt: skip
 TOKENS_PER_STEP, POOL = 4096, 6
-OWN_MISTAKES = 0.35
+OWN_MISTAKES = 0.4
 """share of sequences that recover from the model's own mistakes, once they are known"""
 PEAK_LR, FLOOR_LR, WARMUP = 2.5e-3, 1e-4, 40
 PROMPT_WEIGHT, WRONG_WEIGHT, WRONG_AGAIN_WEIGHT = 0.3, 0.05, 0.2
@@ -122,10 +122,20 @@ class Stream:
         return rng.choices(kinds, (0.60, 0.22, 0.04, 0.02, 0.04, 0.08))[0](rng)
 
     def recovery(self, rng: random.Random) -> Sequence_:
-        """The model's own failed guesses, which are not learned, and what would have been right, which is."""
+        """The model's own failed guesses, which are not learned, and what would have been right, which is.
+
+        Some are followed by edits that change nothing: a model that has lost its way goes round in circles of them.
+        """
         found = rng.choice(self.mistakes)
-        own = [(at, text) for at, text in found["mistakes"]]
-        turns = plan(LEVEL.broken(found["task"]), Style(wrong_guess=0.2, tests=0.95), rng, mistakes=own)
+        own = [(at, text) for at, text in found["mistakes"][: rng.randint(1, len(found["mistakes"]))]]
+        repo = LEVEL.broken(found["task"])
+        now = repo.bad[repo.path].rstrip("\n").split("\n")
+        for at, text in own:
+            now[at] = text
+        for _ in range(rng.choice((0, 0, 1, 2, 4))):
+            at = rng.choice([own[-1][0], rng.randrange(len(now))])
+            own.append((at, now[at]))
+        turns = plan(repo, Style(wrong_guess=0.2, tests=0.95), rng, mistakes=own)
         return self.transcript(found["task"], turns, own=len(own))
 
     def repair(self, rng: random.Random) -> Sequence_:
@@ -236,7 +246,7 @@ class Stream:
         while sum(len(ids) for ids, _ in found) < POOL * TOKENS_PER_STEP:
             sequence = self.draw(start)
             start += 1
-            if 2 <= len(sequence[0]) <= 640:
+            if 2 <= len(sequence[0]) <= 768:
                 found.append(sequence)
         batches: list[list[Sequence_]] = [[]]
         for sequence in sorted(found, key=lambda s: len(s[0])):

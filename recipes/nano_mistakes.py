@@ -4,7 +4,7 @@
 
 A model that reads only other people's failed guesses learns to make its own one again: after a failed test its best
 guess is still the best. So `recipes/nano_base.py` also shows it its own, each followed by the failed test and then by
-what was right (as DAgger does, 1011.0686). Here every edit is tested, and an attempt has three.
+what was right (as DAgger does, 1011.0686). Here every edit is tested, and an attempt has six.
 
 Guesses are run in this process, without a machine; so one counts only if it is made of words of the task itself.
 """
@@ -29,7 +29,8 @@ from twinmill.records.tasks import Message, ToolCall
 
 LEVEL = TinyRepo(0)
 TOOLS = list(SPECS.values())
-GUESSES = 3
+GUESSES = 6
+TEMPERATURES = (0.3, 0.7, 1.0)
 HARMLESS = {
     "len",
     "min",
@@ -104,7 +105,7 @@ async def collect(folder: Path, split: str, first: int, tasks: int) -> None:
             nonlocal done
             async with room:
                 task_id = LEVEL.ids(split)[i]
-                found = await mistakes(task_id, engine, render, 0.7 if i % 2 else 1.0)
+                found = await mistakes(task_id, engine, render, TEMPERATURES[i % 3])
             if found:
                 out.write(json.dumps({"task": task_id, "mistakes": found}) + "\n")
             done += 1

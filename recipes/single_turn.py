@@ -31,5 +31,5 @@ def recipe() -> RunConfig:
         ),
         clusters=(Cluster(name="here"),),
         rollout=RolloutConfig(groups_in_flight=24, group_size=8, machines=192, poll_s=0.01),
-        engine=EngineConfig(context_tokens=640, slots=160, batch=128),
+        engine=EngineConfig(context_tokens=896, slots=160, batch=128),
     )

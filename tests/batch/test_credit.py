@@ -7,6 +7,7 @@ import pytest
 from twinmill.batch.credit import ALGORITHMS, Credit, credit
 from twinmill.batch.credit.length_penalty import LengthPenalty, counts, length_penalty, penalty
 from twinmill.batch.samples import assemble
+from twinmill.records.episodes import Usage
 
 from .toys import episode, group, segment, turn
 
@@ -121,6 +122,17 @@ def test_the_six_counts_by_hand():
     got = counts(e, (90, 91))
     assert got == (3 + 2, 1 + 2, 3, 0, 3, 3)
     assert counts(e, None) == (0, 4 + 2, 3, 2, 3, 3)
+
+
+def test_poor_tool_calls_are_paid_from_the_reward():
+    clumsy, deft = (episode(f"0-{i}-0", segment(turn([1], [2]))) for i in range(2))
+    clumsy = msgspec.structs.replace(clumsy, usage=Usage(tool_errors=3))
+    out = credit(assemble(group([0.0, 0.0], [clumsy, deft])), Credit(tool_error=0.1))
+    assert out.rewards_G == pytest.approx([-0.3, 0.0])
+    assert [float(s.advantages[-1]) for s in out.samples_S] == pytest.approx([-0.15, 0.15])
+    assert not out.varied
+    with pytest.raises(ValueError, match="tool_error -1"):
+        Credit(tool_error=-1)
 
 
 def test_length_penalty_is_paid_from_the_reward():

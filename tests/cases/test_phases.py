@@ -9,7 +9,7 @@ from twinmill.cli.config import load_recipe
 
 from .real import ROOT, RealRun
 
-RECIPES = sorted(path for path in (ROOT / "recipes").glob("*.py") if path.stem != "nano_base")
+RECIPES = sorted(path for path in (ROOT / "recipes").glob("*.py") if not path.stem.startswith("nano_"))
 """those that `twinmill run` takes"""
 
 

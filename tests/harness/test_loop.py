@@ -98,6 +98,10 @@ def test_the_context_only_ever_grows_whatever_ids_are_sampled(seed):
     ("turn", "says"),
     [
         (say("replace", path="main.py", line=99, text="x"), "lines"),
+        (
+            say("replace", path="main.py", line=1, text=TASK.machine.files["main.py"].split("\n")[0]),
+            "line 1 reads so already",
+        ),
         (say("read", path="nosuch.py"), "error: no file nosuch.py"),
         (say("read", path="../etc/passwd"), "must lie in the workspace"),
         (say("search", pattern="("), "bad pattern"),

@@ -1,6 +1,7 @@
 """Credit: from a group's rewards to per-token advantages. One algorithm per file, behind `base.Algorithm`.
 
-R_i = the verdict's reward (task and auxiliary parts) - length penalty - beta * KL; then the algorithm.
+R_i = the verdict's reward (task and auxiliary parts) - length penalty - price of poor tool calls - beta * KL; then the
+algorithm.
 """
 
 from collections.abc import Mapping
@@ -29,12 +30,14 @@ class Credit(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """beta, reward lost per nat of KL(engine || reference) of a whole episode; 0 = no reference is scored"""
     length: LengthPenalty | None = None
     """None = length costs nothing"""
+    tool_error: float = 0.0
+    """reward lost per tool call that was the model's own mistake; 0 = mistakes cost nothing"""
 
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm is {self.algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
-        if self.kl < 0:
-            raise ValueError(f"kl is {self.kl}; it must be at least 0")
+        if self.kl < 0 or self.tool_error < 0:
+            raise ValueError(f"kl is {self.kl}, tool_error {self.tool_error}; both must be at least 0")
 
 
 class Credited(NamedTuple):
@@ -51,6 +54,7 @@ def credit(attempts: Attempts, config: Credit) -> Credited:
     rewards_G = attempts.rewards_G.copy()
     if config.length is not None:
         rewards_G -= [length_penalty(episode, config.length) for episode in attempts.episodes_G]
+    rewards_G -= [config.tool_error * episode.usage.tool_errors for episode in attempts.episodes_G]
     if config.kl > 0:
         rewards_G -= config.kl * kl_k1(attempts.samples_S, attempts.owner_S, len(rewards_G))
     scored = Scored(rewards_G, attempts.samples_S, attempts.owner_S)

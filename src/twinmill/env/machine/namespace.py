@@ -291,7 +291,7 @@ class NativeMachine(NamespaceMachine):
 
 
 class BubblewrapMachine(NamespaceMachine):
-    """Made by bubblewrap: the fallback, and what the native launcher is compared with."""
+    """Made by bubblewrap or not at all: what the native launcher is compared with."""
 
     ways = ("nested", "alone")
 

@@ -35,7 +35,7 @@ SPLITS = {
 LEVELS = (0, 1, 2, 3)
 TOOLS = ("read", "replace", "write", "list", "search", "run", "test", "finish")
 _BUDGETS = {
-    0: Budget(turns=8, sampled_tokens=256, context_tokens=640, wall_s=60),
+    0: Budget(turns=12, sampled_tokens=384, context_tokens=896, wall_s=60),
     1: Budget(turns=12, sampled_tokens=512, context_tokens=1536, wall_s=120),
     2: Budget(turns=16, sampled_tokens=1024, context_tokens=4096, wall_s=180),
     3: Budget(turns=24, sampled_tokens=2048, context_tokens=8192, wall_s=300),
