@@ -19,6 +19,7 @@ from twinmill.model.core import levels, native
 from twinmill.model.core.forward import KV_BLOCK, Core, Rows, drawing, new_kv, scoring
 from twinmill.model.core.weights import PackedWeights
 from twinmill.model.hf import dtypes, init_decoder, save_folder, state_bits
+from twinmill.model.memory import keep_freed_memory
 from twinmill.model.transformer import Decoder
 from twinmill.publish.tiles import Grid, digests, table_of
 from twinmill.records.engines import GenerateRequest, KvPolicy, Sampling
@@ -168,7 +169,7 @@ def peak_flops() -> float:
 
 def read_bytes(size: int) -> float:
     """Bytes per second that one thread reads of `size` bytes, again and again."""
-    x = torch.ones(size // 4)
+    x = torch.ones(size // 8 * 2)
     halves = x.view(2, -1)
     ways = (x.sum, x.max, lambda: torch.dot(halves[0], halves[1]))
     return max(size / min(timed(work) for _ in range(10)) for work in ways)
@@ -268,6 +269,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="leave transformers and the torch engine out")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as an engine's process does
     decoder = init_decoder(MODEL, 0, Parity.OFF)
     weights = PackedWeights(MODEL)
     weights.load(state_bits(decoder))

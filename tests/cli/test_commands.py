@@ -279,7 +279,9 @@ def test_doctor(cli: Cli, tmp_path: Path) -> None:
     assert re.search(r"machines +made by bubblewrap.*: started, ran Python, closed", said.out)
     assert "a run can start here" in said.out
     best = levels()[0] if levels() else None
-    assert re.search(rf"ok +native core +.* at level {best}" if best else r"optional +native core +.*not built", said.out)
+    assert re.search(
+        rf"ok +native core +.* at level {best}" if best else r"optional +native core +.*not built", said.out
+    )
 
 
 def test_doctor_where_no_machine_can_be_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
