@@ -2,6 +2,7 @@
 a reward."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import uuid
@@ -73,9 +74,7 @@ def test_stopped_sandboxes_are_lost_attempts_that_are_played_again(impatient: No
         turn = places.get(request.session_id, 0)
         places[request.session_id] = turn + 1
         if len(places) == 3 and not stopped:
-            stopped.extend(_machines(os.getpid()))
-            for pid in stopped:
-                os.kill(pid, signal.SIGSTOP)
+            stopped.extend(_stop_machines(os.getpid()))
         return turns[turn]
 
     log = EpisodesLog(open_blobs("memory://"))
@@ -115,6 +114,16 @@ def test_stopped_sandboxes_are_lost_attempts_that_are_played_again(impatient: No
         assert close.drop is None
         assert len(close.entries_G) == 3
     assert sum(log.close_of(slot).lost for slot in (0, 1)) == len(lost)
+
+
+def _stop_machines(owner: int) -> list[int]:
+    """Those of `_machines` that were stopped; one that has just ended by itself needs no stopping."""
+    stopped = []
+    for pid in _machines(owner):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+    return stopped
 
 
 def _machines(owner: int) -> list[int]:
@@ -193,8 +202,7 @@ def test_stopped_sandboxes_of_a_real_run_cost_attempts_and_nothing_else(run: Rea
     run.wait(lambda: run.attempts(), "the first attempt")
     owner = run.pid("rollout/east")
     run.wait(lambda: _machines(owner), "a machine")
-    for pid in _machines(owner):
-        os.kill(pid, signal.SIGSTOP)
+    assert _stop_machines(owner)
     run.done()
     found = run.whole(window=1, slots=6)
     assert found.lost > 0
