@@ -15,6 +15,7 @@ from twinmill.cli import run as run_module
 from twinmill.data.chats import read_chats
 from twinmill.data.tasks.tinyrepo import TinyRepo
 from twinmill.launch.lock import RunLock
+from twinmill.model.core import levels
 from twinmill.publish.manifest import WeightsLog
 from twinmill.publish.materialize import materialize
 from twinmill.store.blobs import open_blobs
@@ -277,6 +278,10 @@ def test_doctor(cli: Cli, tmp_path: Path) -> None:
     assert said.code == 0, said.out
     assert re.search(r"machines +made by bubblewrap.*: started, ran Python, closed", said.out)
     assert "a run can start here" in said.out
+    best = levels()[0] if levels() else None
+    assert re.search(
+        rf"ok +native core +.* at level {best}" if best else r"optional +native core +.*not built", said.out
+    )
 
 
 def test_doctor_where_no_machine_can_be_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,11 @@ WRONG = {
     "wrong type of a number": (("harness.temperature=hot",), "harness.temperature: expected `float`, got `str`"),
     "wrong name": (("rl.window.policy=random",), "rl.window: policy is 'random'; choose one of in_order, ready_first"),
     "wrong parity": (("rl.parity=strong",), "rl.parity: invalid enum value 'strong'"),
+    "bits of two kinds": (
+        ("rl.parity=core", "engine.backend=torch"),
+        "rl.parity is core, but (engine.backend is torch: their bits differ|this installation has no native core)",
+    ),
+    "no such backend": (("engine.backend=gpu",), "engine: engine.backend = 'gpu': there are core, torch"),
     "below 0": (("rl.window.window=-1",), "rl.window: window and age_limit must be at least 0"),
     "no machines": (("rollout.machines=0",), "rollout.machines is 0; it must be at least 1"),
     "no deadline": (("hang_s=0",), "hang_s is 0.0; it must be above 0, in seconds"),
@@ -84,6 +89,14 @@ def test_an_override_that_cannot_be(cli: Cli, agent: Path, tmp_path: Path, overr
     words = [word for item in (f"model={agent}", *overrides) for word in ("--set", item)]
     said = cli("run", SMOKE, "--root", tmp_path / "runs", *words)
     one_line(said.code, said.err, wanted)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("key", ["engine.backend", "rl.parity"])
+def test_a_core_that_nobody_built(cli: Cli, agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str):
+    monkeypatch.setattr("twinmill.model.core.available", lambda: False)
+    said = cli("run", SMOKE, "--root", tmp_path / "runs", "--set", f"model={agent}", "--set", f"{key}=core")
+    one_line(said.code, said.err, f"{key} is core, but this installation has no native core")
     assert not (tmp_path / "runs").exists()
 
 

@@ -8,7 +8,7 @@ import torch
 from tests.model.sizes import TINY
 from twinmill.engine.base import ContextTooLong, EngineError
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
-from twinmill.model.config import ModelConfig
+from twinmill.model.config import ModelConfig, Parity
 from twinmill.model.hf import state_bits
 from twinmill.records.engines import KvPolicy, Phase, ScoreRequest
 from twinmill.records.episodes import Finish, VersionRun
@@ -16,6 +16,7 @@ from twinmill.records.episodes import Finish, VersionRun
 from .rigs import ask, model, prompt, routes, run, serving, trainer_logprobs
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("backend")
 DENSE = ModelConfig(
     family="llama", vocab=64, width=32, layers=2, heads=4, kv_heads=1, head_dim=8, intermediate=48, tied=False
 )
@@ -118,7 +119,7 @@ def test_an_aborted_request_leaves_and_the_others_do_not_notice():
     decoder = model()
 
     async def main():
-        async with serving(decoder) as engine:
+        async with serving(decoder, step_s=0.003) as engine:
             alone = await engine.generate(ask(prompt(20), "x", max_tokens=40))
             doomed = [
                 asyncio.create_task(engine.generate(ask(prompt(20, i), f"d{i}", max_tokens=100))) for i in range(5)
@@ -137,7 +138,7 @@ def test_an_aborted_request_leaves_and_the_others_do_not_notice():
 
 def test_a_session_that_asks_again_supersedes_its_older_request():
     async def main():
-        async with serving(model()) as engine:
+        async with serving(model(), step_s=0.003) as engine:
             older = asyncio.create_task(engine.generate(ask(prompt(20), max_tokens=100)))
             await asyncio.sleep(0.01)
             newer = await engine.generate(ask(prompt(20), max_tokens=5))
@@ -188,11 +189,11 @@ def test_scores_are_those_of_the_trainer():
         assert scores.version == 0
 
 
-def test_state_tells_what_is_served_and_what_was_done():
+def test_state_tells_what_is_served_and_what_was_done(backend):
     decoder = model()
 
     async def main():
-        engine = EmbeddedEngine(TINY, EngineConfig(context_tokens=128), engine_id="e", cluster="c")
+        engine = EmbeddedEngine(TINY, EngineConfig(context_tokens=128, backend=backend), engine_id="e", cluster="c")
         try:
             before = await engine.state()
             with pytest.raises(EngineError, match="no version"):
@@ -218,7 +219,7 @@ def test_state_tells_what_is_served_and_what_was_done():
 
 def test_a_closed_engine_is_lost_for_everyone():
     async def main():
-        async with serving(model()) as engine:
+        async with serving(model(), step_s=0.003) as engine:
             open_ = asyncio.create_task(engine.generate(ask(prompt(9), max_tokens=100)))
             await asyncio.sleep(0.01)
             engine.close()
@@ -233,7 +234,7 @@ def test_a_closed_engine_is_lost_for_everyone():
 def test_a_bug_in_the_scheduler_reaches_every_caller(monkeypatch):
     async def main():
         async with serving(model()) as engine:
-            monkeypatch.setattr("twinmill.engine.embedded.scheduler.sample", lambda *_: 1 / 0)
+            monkeypatch.setattr("twinmill.engine.embedded.runs.Run.accept", lambda *_: 1 / 0)
             with pytest.raises(EngineError, match="ZeroDivisionError"):
                 await engine.generate(ask(prompt(9)))
             assert (await engine.state()).phase is Phase.LOST
@@ -246,6 +247,12 @@ def test_a_bug_in_the_scheduler_reaches_every_caller(monkeypatch):
 def test_a_context_longer_than_the_model_is_refused_at_the_start():
     with pytest.raises(ValueError, match="context_tokens"):
         EmbeddedEngine(TINY, EngineConfig(context_tokens=4096), engine_id="e", cluster="c")
-    for bad in ({"context_tokens": 100}, {"batch": 64, "slots": 8}, {"prefill_tokens": 0}):
+    for bad in (
+        {"backend": "gpu"},
+        {"parity": Parity.CORE},
+        {"context_tokens": 100},
+        {"batch": 64, "slots": 8},
+        {"prefill_tokens": 0},
+    ):
         with pytest.raises(ValueError, match=next(iter(bad))):
             EngineConfig(**bad)

@@ -5,24 +5,28 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 
 from tests.model.sizes import TINY
 from twinmill.engine.base import EngineError
-from twinmill.engine.embedded.weights import INEXACT, WeightBuffers
-from twinmill.model.config import Parity
+from twinmill.engine.embedded import EngineConfig
+from twinmill.engine.embedded.compute import open_compute
+from twinmill.engine.embedded.weights import INEXACT
 from twinmill.model.hf import dtypes, state_bits
 from twinmill.publish.tiles import Grid, digests, table_of
 from twinmill.records.engines import KvPolicy
 from twinmill.records.weights import GridSpec
 
-from .rigs import ask, model, prompt, routes, run, serving, trainer_logprobs
+from . import rigs
+from .rigs import ask, damage, model, prompt, routes, run, serving, trainer_logprobs
 
 torch.set_num_threads(1)
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 async def generate_across_a_flip(kv: KvPolicy, decoders, count: int = 4):
     """`count` long requests, flipped from version 0 to 1 while they decode."""
-    async with serving(decoders[0], prefill_tokens=40) as engine:
+    async with serving(decoders[0], step_s=0.003, prefill_tokens=40) as engine:
         requests = [ask(prompt(20 + i, i), f"s{i}", max_tokens=90, seed=i) for i in range(count)]
         tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
         await engine.stage(1, state_bits(decoders[1]))
@@ -76,7 +80,7 @@ def test_requests_in_the_prompt_phase_survive_both_policies():
     decoders = [model(0), model(1)]
 
     async def main(kv):
-        async with serving(decoders[0], prefill_tokens=3) as engine:
+        async with serving(decoders[0], step_s=0.003, prefill_tokens=3) as engine:
             await engine.stage(1, state_bits(decoders[1]))
             task = asyncio.create_task(engine.generate(ask(prompt(100), max_tokens=5)))
             await asyncio.sleep(0.01)
@@ -121,19 +125,37 @@ def test_versions_never_go_back_and_a_version_that_does_not_fit_changes_nothing(
 def test_digests_are_of_the_memory_itself():
     decoder = model()
     bits = state_bits(decoder)
-    weights = WeightBuffers(TINY, Parity.STRICT)
+    weights = open_compute(TINY, EngineConfig(backend=rigs.BACKEND)).weights
     weights.stage(0, bits)
     grid = Grid(table_of(bits, dtypes(decoder)), GridSpec(smallest=1))
-    assert weights.staged_digests(grid) == digests(grid, bits)
-    memory = weights._idle.blocks[1].mixture.down  # the memory that would be computed with
-    name = "model.layers.1.mlp.experts.2.down_proj.weight"
-    memory[2].view(torch.int32)[0, 0] ^= 1  # below what bf16 can hold: rounding would hide it
-    [wrong] = [i for i, digest in enumerate(weights.staged_digests(grid)) if digest != digests(grid, bits)[i]]
-    assert weights.staged_digests(grid)[wrong] == INEXACT
-    memory[2].view(torch.int32)[0, 0] ^= 1 | 1 << 20
-    found = weights.staged_digests(grid)
-    assert [i for i, digest in enumerate(digests(grid, bits)) if found[i] != digest] == [wrong]
-    assert [piece.name for piece in grid.tiles[wrong].pieces] == [name]
+    wanted = digests(grid, bits)
+
+    def differing() -> dict[str, bytes]:
+        """First tensor of each tile that differs -> what was found."""
+        found = zip(grid.tiles, wanted, weights.staged_digests(grid), strict=True)
+        return {tile.pieces[0].name: here for tile, there, here in found if here != there}
+
+    assert not differing()
+    norm, matrix = "model.norm.weight", "model.layers.1.mlp.experts.2.down_proj.weight"
+    damage(weights, norm, 0)  # below what bf16 can hold: rounding would hide it
+    assert differing() == {norm: INEXACT}
+    damage(weights, norm, 0)
+    damage(weights, matrix, 20)
+    [(name, found)] = differing().items()
+    assert (name, len(found)) == (matrix, len(wanted[0]))
+
+
+def test_a_grid_of_other_dtypes_or_shapes_matches_nothing():
+    decoder = model()
+    bits, norm = state_bits(decoder), "model.norm.weight"
+    weights = open_compute(TINY, EngineConfig(backend=rigs.BACKEND)).weights
+    weights.stage(0, bits)
+    for other in ({"dtype": "F32"}, {"dtype": "F16"}, {"shape": (*bits[norm].shape, 1)}):
+        table = table_of(bits, dtypes(decoder))
+        tensors = tuple(structs.replace(t, **other) if t.name == norm else t for t in table.tensors)
+        grid = Grid(structs.replace(table, tensors=tensors), GridSpec(smallest=1))
+        found = zip(grid.tiles, weights.staged_digests(grid), strict=True)
+        assert [tile.pieces[0].name for tile, digest in found if digest == INEXACT] == [norm]
 
 
 def test_broken_weights_are_an_error_and_poison_nobody():

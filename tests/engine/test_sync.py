@@ -16,7 +16,8 @@ from twinmill.records.engines import KvPolicy
 from twinmill.store.blobs import open_blobs
 from twinmill.store.errors import StoreUnavailable
 
-from .rigs import ask, model, prompt, run
+from . import rigs
+from .rigs import ask, damage, held_bits, model, prompt, run
 
 torch.set_num_threads(1)
 QUICK = SyncConfig(poll_s=0.01)
@@ -31,7 +32,9 @@ class Rig:
         self.subscriber = Subscriber(self.blobs, "run")
         self.bits = state_bits(model(0))
         self.kinds = dtypes(model(0))
-        self.engine = EmbeddedEngine(model(0).config, EngineConfig(context_tokens=128), engine_id="e", cluster="c")
+        self.engine = EmbeddedEngine(
+            model(0).config, EngineConfig(context_tokens=128, backend=rigs.BACKEND), engine_id="e", cluster="c"
+        )
 
     def publish(self, step: int) -> None:
         """Every version differs from the one before in one expert."""
@@ -46,7 +49,7 @@ class Rig:
 
 
 @pytest.fixture
-def rig():
+def rig(backend):
     rig = Rig()
     yield rig
     rig.engine.close()
@@ -75,7 +78,7 @@ def test_an_engine_follows_the_log_while_it_works(rig):
     assert [i.tries for i in installed] == [1, 1, 1]
     assert (state.serving, state.target, state.repairs) == (2, 2, 0)
     assert [r.version for r in out.version_runs] == sorted(r.version for r in out.version_runs)
-    held = state_bits(rig.engine._weights.serving)
+    held = held_bits(rig.engine._weights)
     assert all(np.array_equal(held[name], rig.bits[name]) for name in held)
     assert rig.subscriber.number == 2
 
@@ -87,7 +90,7 @@ def test_memory_that_differs_is_staged_anew_before_it_serves(rig, monkeypatch):
     def spoil(version, tensors):
         stage(version, tensors)
         if not spoiled:
-            rig.engine._weights._idle.blocks[0].qkv.view(torch.int32)[3, 3] ^= 1 << 17
+            damage(rig.engine._weights, "model.layers.0.self_attn.q_proj.weight", 17)
             spoiled.append(version)
 
     monkeypatch.setattr(rig.engine._weights, "stage", spoil)
@@ -99,7 +102,7 @@ def test_memory_that_differs_is_staged_anew_before_it_serves(rig, monkeypatch):
 
     installed, state = run(main())
     assert (installed.tries, state.serving, state.repairs) == (2, 0, 1)
-    held = state_bits(rig.engine._weights.serving)
+    held = held_bits(rig.engine._weights)
     assert all(np.array_equal(held[name], rig.bits[name]) for name in held)
 
 
@@ -112,7 +115,7 @@ def test_memory_that_always_differs_is_never_served(rig, monkeypatch):
 
         def spoil(version, tensors):
             stage(version, tensors)
-            rig.engine._weights._idle.norm[0] += 0.001
+            damage(rig.engine._weights, "model.norm.weight", 3)
 
         monkeypatch.setattr(rig.engine._weights, "stage", spoil)
         rig.publish(1)

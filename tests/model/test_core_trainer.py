@@ -87,15 +87,20 @@ def test_replayed_experts_give_the_bits_of_the_core(decoder):
 
 
 @torch.no_grad()
-def test_a_shared_prompt_equals_segments_written_out_in_full(decoder):
-    prompt, *tails = (torch.from_numpy(tokens(decoder.config, n, n)).long() for n in (70, 20, 1, 65))
-    parts, parents = [prompt, *tails], [-1, 0, 0, 0]
-    positions = torch.cat([torch.arange(70), *(torch.arange(70, 70 + len(t)) for t in tails)])
+@pytest.mark.parametrize("prompts", [(70,), (64,), (5,), (130, 1, 128)])
+def test_a_shared_prompt_equals_segments_written_out_in_full(decoder, prompts):
+    """Prompts of whole blocks of keys, and of parts of one; every prompt has three tails, and one is nobody's."""
+    parts, parents = [torch.from_numpy(tokens(decoder.config, 9, 9)).long()], [-1]
+    for n in prompts:
+        parents += [-1, *[len(parts)] * 3]
+        parts += [torch.from_numpy(tokens(decoder.config, length, length)).long() for length in (n, 20, 1, 65)]
+    before = [0 if parent < 0 else len(parts[parent]) for parent in parents]
+    positions = torch.cat([torch.arange(n, n + len(part)) for n, part in zip(before, parts)])
     lens = [len(part) for part in parts]
     shared = decoder(torch.cat(parts), positions, lens, parents=parents).hidden.split(lens)
-    for tail, hidden in zip(tails, shared[1:]):
-        full = torch.cat((prompt, tail))
-        want = decoder(full, torch.arange(len(full)), [len(full)]).hidden[70:]
+    for part, parent, hidden in zip(parts, parents, shared):
+        full = part if parent < 0 else torch.cat((parts[parent], part))
+        want = decoder(full, torch.arange(len(full)), [len(full)]).hidden[-len(part) :]
         assert np.array_equal(bits(hidden), bits(want))
 
 

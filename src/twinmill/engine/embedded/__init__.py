@@ -1,11 +1,12 @@
 """The embedded engine: continuous batching, KV shared within sessions and groups, weights swapped between two steps.
 
-config      EngineConfig (no torch)
+config      EngineConfig, and which backend it means on this machine (no torch)
 engine      EmbeddedEngine: the Engine protocol on top of a scheduler thread
 scheduler   one loop: admit, forward, sample, finish; owns everything below
+compute     what one step is, and the two backends that can do it: core_compute, torch_compute
 kv          KvCache: slots, prefixes, eviction
-attend      attention of one step over the cache
-sampler     counter-based sampling
+attend      attention of one step over the cache, in torch
+sampler     counter-based sampling, in torch
 weights     WeightBuffers: what is served, what is staged
 """
 

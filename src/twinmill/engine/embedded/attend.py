@@ -12,15 +12,8 @@ from twinmill.model.config import ModelConfig, Parity
 from twinmill.model.parity import MIN_ROWS, pads
 from twinmill.model.segments import QUERY_BLOCK, padded
 
+from .compute import Chunk
 from .kv import KvCache
-
-
-class Chunk(NamedTuple):
-    """`count` tokens of a slot's context, from position `start` on."""
-
-    slot: int
-    start: int
-    count: int
 
 
 class _Block(NamedTuple):

@@ -1,14 +1,25 @@
-"""EngineConfig: the settings of an embedded engine."""
+"""EngineConfig: the settings of an embedded engine, and who computes in it."""
 
+from collections.abc import Mapping
+
+from twinmill.model import core
 from twinmill.model.config import Parity
 from twinmill.records.base import Record
+
+BACKENDS: Mapping[str, tuple[str, str]] = {
+    "core": ("core_compute", "CoreCompute"),
+    "torch": ("torch_compute", "TorchCompute"),
+}
+"""who can compute: name -> module in this folder, class"""
 
 
 class EngineConfig(Record):
     """How much an embedded engine holds and how it computes."""
 
+    backend: str = ""
+    """who computes: core (native) or torch; "" = core where it is built, else torch"""
     parity: Parity = Parity.STRICT
-    """how far results are independent of the batch; see model/config.py"""
+    """how far results of the torch backend are independent of the batch (model/config.py); the core's always are"""
     context_tokens: int = 1024
     """longest context, sampled tokens included; a multiple of 64"""
     slots: int = 48
@@ -21,9 +32,19 @@ class EngineConfig(Record):
     """deadline of one request, seconds, waiting included"""
 
     def __post_init__(self) -> None:
+        if self.backend and self.backend not in BACKENDS:
+            names = ", ".join(BACKENDS)
+            raise ValueError(f'engine.backend = {self.backend!r}: there are {names} and "" (core where it is built)')
+        if self.parity is Parity.CORE:
+            raise ValueError("engine.parity = core: that is the trainer's; for an engine set engine.backend = core")
         if self.context_tokens <= 0 or self.context_tokens % 64:
             raise ValueError(f"engine.context_tokens = {self.context_tokens}: must be a positive multiple of 64")
         if not 0 < self.batch <= self.slots:
             raise ValueError(f"engine.batch = {self.batch}: must lie in 1..slots ({self.slots})")
         if self.prefill_tokens <= 0 or self.request_s <= 0:
             raise ValueError("engine.prefill_tokens and engine.request_s must be positive")
+
+
+def backend_of(config: EngineConfig) -> str:
+    """The name that `config.backend` stands for on this machine."""
+    return config.backend or ("core" if core.available() else "torch")

@@ -21,9 +21,9 @@ from twinmill.records.engines import (
     Scores,
 )
 
+from .compute import open_compute
 from .config import EngineConfig
 from .scheduler import Scheduler
-from .weights import WeightBuffers
 
 T = TypeVar("T")
 
@@ -41,8 +41,9 @@ class EmbeddedEngine:
                 f"engine.context_tokens = {config.context_tokens}: the model has {model.max_positions} positions"
             )
         self._model, self._config, self._engine_id, self._cluster = model, config, engine_id, cluster
-        self._weights = WeightBuffers(model, config.parity)
-        self._scheduler = Scheduler(model, config, self._weights)
+        compute = open_compute(model, config)
+        self._weights = compute.weights
+        self._scheduler = Scheduler(config, compute)
         self.target = -1
         """newest version that is wanted; engine.sync keeps it"""
         self.repairs = 0

@@ -1,8 +1,8 @@
 """KvCache: what is known of up to `slots` contexts, token by token.
 
-Slots [0, n) that decode stand together, so that a decode step works on a view of the cache instead of a copy; the
-scheduler sees to it by exchanging slots. A slot that is not in use keeps its content until someone needs the room: a
-later turn of its session, or another attempt of its group, finds its prefix there.
+For the torch backend, slots [0, n) that decode stand together, so that a decode step works on a view of the cache
+instead of a copy; the scheduler sees to it by exchanging slots. A slot that is not in use keeps its content until
+someone needs the room: a later turn of its session, or another attempt of its group, finds its prefix there.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from twinmill.model.config import ModelConfig
+from twinmill.model.segments import padded
 
 Ids = npt.NDArray[np.int64]
 
@@ -37,10 +38,11 @@ def common_prefix(a: Ids, b: Ids) -> int:
 
 
 class KvCache:
-    def __init__(self, config: ModelConfig, slots: int, context: int) -> None:
-        """context: positions per slot, a multiple of segments.KEY_PAD."""
-        self.kv = torch.zeros(config.layers, 2, slots, config.kv_heads, context, config.head_dim)
-        """[layers, k or v, slots, kv_heads, context, head_dim]; what lies beyond a slot's length is finite"""
+    def __init__(self, config: ModelConfig, slots: int, context: int, dim: int | None = None) -> None:
+        """context: positions per slot, a multiple of segments.KEY_PAD; dim: numbers per position, None = head_dim."""
+        self.kv = torch.zeros(config.layers, 2, slots, config.kv_heads, context, dim or config.head_dim)
+        """[layers, k or v, slots, kv_heads, context, dim]; what lies beyond a slot's length is finite. A backend may lay
+        out the numbers of KEY_PAD positions as it likes: they are only ever moved together."""
         self.ids = np.zeros((slots, context), np.int64)
         self.experts = np.zeros((slots, context, len(config.moe_layers), config.top_k), np.uint16)
         self.versions = np.full((slots, context), -1, np.int64)
@@ -83,8 +85,8 @@ class KvCache:
         if i == j:
             return
         length = max(self.slots[i].length, self.slots[j].length)
-        both, swapped = [i, j], [j, i]
-        self.kv[:, :, both, :, :length] = self.kv[:, :, swapped, :, :length]
+        both, swapped, moved = [i, j], [j, i], padded(length)
+        self.kv[:, :, both, :, :moved] = self.kv[:, :, swapped, :, :moved]
         for array in (self.ids, self.experts, self.versions):
             array[both, :length] = array[swapped, :length]
         self.slots[i], self.slots[j] = self.slots[j], self.slots[i]
@@ -121,6 +123,7 @@ class KvCache:
         )
 
     def _copy(self, donor: int, index: int, length: int) -> None:
-        self.kv[:, :, index, :, :length] = self.kv[:, :, donor, :, :length]
+        moved = padded(length)
+        self.kv[:, :, index, :, :moved] = self.kv[:, :, donor, :, :moved]
         for array in (self.ids, self.experts, self.versions):
             array[index, :length] = array[donor, :length]

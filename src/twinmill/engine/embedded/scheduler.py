@@ -19,19 +19,15 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import torch
-from torch import Tensor
 
 from twinmill.engine.base import EngineError, Flip
-from twinmill.model.config import ModelConfig
 from twinmill.records.engines import GenerateRequest, Generation, KvPolicy, ScoreRequest, Scores
 from twinmill.records.episodes import Finish
 
-from .attend import Chunk, StepAttention
+from .compute import Chunk, Compute, Draw, Work
 from .config import EngineConfig
-from .kv import KvCache, common_prefix
+from .kv import common_prefix
 from .runs import Catching, Run, lost, settle
-from .sampler import sample
-from .weights import WeightBuffers
 
 IDLE_S = 0.5
 """how often an idle thread looks whether it is to close"""
@@ -44,14 +40,14 @@ WORTH_WAITING = 32
 class Scheduler:
     """The public methods may be called from any thread."""
 
-    def __init__(self, model: ModelConfig, config: EngineConfig, weights: WeightBuffers) -> None:
-        self._model, self._config, self._weights = model, config, weights
-        self._cache = KvCache(model, config.slots, config.context_tokens)
+    def __init__(self, config: EngineConfig, compute: Compute) -> None:
+        self._config, self._compute = config, compute
+        self._cache, self._weights = compute.cache, compute.weights
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._waiting: deque[Run] = deque()
         self._prefilling: list[Run] = []
         self._decoding: list[Run] = []
-        """the run at index i is in slot i"""
+        """row i of a step; in slot i where the backend works in order"""
         self._scores: deque[tuple[ScoreRequest, Future[Scores]]] = deque()
         self._catching: list[Catching] = []
         self._closing = False
@@ -176,26 +172,20 @@ class Scheduler:
         chunks, chunked = self._chunks()
         tokens = [run.ids[-1] for run in self._decoding]
         positions = [len(run.ids) - 1 for run in self._decoding]
-        attend = StepAttention(self._cache, self._model, self._config.parity, list(positions), chunks)
+        # what each run computes, first and last row; the last one gives a token where it is the end of the context
+        spans = [(run, position, row, row + 1) for row, (run, position) in enumerate(zip(self._decoding, positions))]
         for run, chunk in zip(chunked, chunks):
+            spans.append((run, chunk.start, len(tokens), len(tokens) + chunk.count))
             tokens += run.ids[chunk.start : chunk.start + chunk.count]
             positions += range(chunk.start, chunk.start + chunk.count)
-        decoder, version = self._weights.serving, self._weights.version
-        output = decoder.run(torch.tensor(tokens), torch.tensor(positions), attend)
-        routes = output.routes.numpy()
-        rows = list(range(len(self._decoding)))
-        drawing = list(self._decoding)
-        for row, run in enumerate(self._decoding):
-            run.record(self._cache, len(run.ids) - 1, routes[row : row + 1], version)
-        row = len(self._decoding)
-        for run, chunk in zip(chunked, chunks):
-            run.record(self._cache, chunk.start, routes[row : row + chunk.count], version)
-            row += chunk.count
-            if chunk.start + chunk.count == len(run.ids):
-                rows.append(row - 1)
-                drawing.append(run)
-        if drawing:
-            self._draw(drawing, decoder.logits(output.hidden[rows]), version)
+        drawing = [(run, end) for run, start, row, end in spans if start + end - row == len(run.ids)]
+        draws = [Draw(end - 1, len(run.ids), run.request.sampling) for run, end in drawing]
+        slots = [run.slot for run in self._decoding]
+        version = self._weights.version
+        done = self._compute.step(Work(tokens, positions, slots, chunks, draws))
+        for run, start, row, end in spans:
+            run.record(self._cache, start, done.routes[row:end], version)
+        self._accept([run for run, _ in drawing], done.sampled_ids, done.logprobs, version)
 
     def _chunks(self) -> tuple[list[Chunk], list[Run]]:
         """What to compute of the contexts that are not complete, first come first served."""
@@ -210,12 +200,10 @@ class Scheduler:
             runs.append(run)
         return chunks, runs
 
-    def _draw(self, drawing: list[Run], logits: Tensor, version: int) -> None:
-        """Sample one token for each run, and move the runs on."""
-        samplings = [run.request.sampling for run in drawing]
-        drawn = sample(logits, samplings, [len(run.ids) for run in drawing])
+    def _accept(self, drawing: list[Run], sampled: list[int], logprobs: list[float], version: int) -> None:
+        """Move the runs on by the tokens that were sampled for them."""
         self.sampled_tokens += len(drawing)
-        for run, token, logprob in zip(drawing, *(x.tolist() for x in drawn)):
+        for run, token, logprob in zip(drawing, sampled, logprobs):
             if not -1e30 < logprob <= 0.0:
                 self._poisoned(run, logprob, version)
                 continue
@@ -226,7 +214,8 @@ class Scheduler:
                 self._begin_decoding(run)
 
     def _begin_decoding(self, run: Run) -> None:
-        self._exchange(run.slot, len(self._decoding))
+        if self._compute.in_order:
+            self._exchange(run.slot, len(self._decoding))
         self._prefilling.remove(run)
         self._decoding.append(run)
 
@@ -257,9 +246,9 @@ class Scheduler:
             self._waiting.remove(run)
             return
         if run in self._decoding:
-            last = self._decoding[-1]
-            place = run.slot
-            self._exchange(place, last.slot)
+            place, last = self._decoding.index(run), self._decoding[-1]
+            if self._compute.in_order:
+                self._exchange(place, last.slot)
             self._decoding[place] = last
             self._decoding.pop()
         else:
@@ -273,17 +262,14 @@ class Scheduler:
         while self._scores and total + len(self._scores[0][0].token_ids) <= SCORED_TOGETHER:
             batch.append(self._scores.popleft())
             total += len(batch[-1][0].token_ids)
-        version, decoder = self._weights.version, self._weights.serving
+        version = self._weights.version
         if version < 0:
             for _, future in batch:
                 settle(future, EngineError("no version is served yet"))
             return
-        lens = [len(request.token_ids) for request, _ in batch]
-        ids = torch.tensor([token for request, _ in batch for token in request.token_ids])
-        hidden = decoder(ids, torch.cat([torch.arange(n) for n in lens]), lens).hidden
-        logprobs = decoder.logprobs(hidden, ids.roll(-1)).split(lens)
-        for (_, future), values in zip(batch, logprobs):
-            settle(future, Scores(logprobs=values[:-1].tolist(), version=version))
+        scored = self._compute.score([request.token_ids for request, _ in batch])
+        for (_, future), logprobs in zip(batch, scored):
+            settle(future, Scores(logprobs=logprobs, version=version))
 
     def _flip(self, kv: KvPolicy, future: "Future[Flip]") -> None:
         paused_at = time.monotonic()

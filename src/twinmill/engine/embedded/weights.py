@@ -3,30 +3,37 @@
 import threading
 import time
 from collections.abc import Mapping
-
-import numpy as np
-import numpy.typing as npt
-import torch
+from typing import Generic, Protocol, TypeVar
 
 from twinmill.engine.base import EngineError
-from twinmill.model.config import ModelConfig, Parity
-from twinmill.model.hf import WeightsError, dtypes, load_bits, named_views, state_bits
-from twinmill.model.transformer import Decoder
+from twinmill.model.core.weights import KINDS, Bits
 from twinmill.publish.tiles import Grid, gather
 from twinmill.publish.wdx import digest
-
-_KINDS = {2: "BF16", 4: "F32"}
-"""element size of stored bits -> dtype; F16 is not told apart from BF16 by its bits and is not taken"""
 
 INEXACT = b""
 """in place of a digest: the memory holds values that the stored dtype cannot, so it is not what was staged"""
 
 
-class WeightBuffers:
-    """Two decoders that change places. `stage` runs in any thread, `flip` in the one that computes."""
+class WeightSet(Protocol):
+    """One set of weights, in the memory that is computed with."""
 
-    def __init__(self, config: ModelConfig, parity: Parity) -> None:
-        self._decoders = [Decoder(config, parity).requires_grad_(False) for _ in range(2)]
+    def load(self, tensors: Mapping[str, Bits]) -> None:
+        """Fill it from stored bits. EngineError names the tensor that does not fit, before anything is written."""
+        ...
+
+    def bits(self) -> dict[str, Bits]:
+        """Stored bits read back from this memory, contiguous; without tensors that now hold what their dtype cannot."""
+        ...
+
+
+S = TypeVar("S", bound=WeightSet)
+
+
+class WeightBuffers(Generic[S]):
+    """Two sets that change places. `stage` runs in any thread, `flip` in the one that computes."""
+
+    def __init__(self, first: S, second: S) -> None:
+        self._sets = (first, second)
         self._serving = 0
         self._filling = threading.Lock()
         self._staged_at = 0.0
@@ -35,26 +42,26 @@ class WeightBuffers:
         self.staged: int | None = None
 
     @property
-    def serving(self) -> Decoder:
-        return self._decoders[self._serving]
+    def serving(self) -> S:
+        return self._sets[self._serving]
 
     @property
-    def _idle(self) -> Decoder:
-        return self._decoders[1 - self._serving]
+    def _idle(self) -> S:
+        return self._sets[1 - self._serving]
 
-    def stage(self, version: int, tensors: Mapping[str, npt.NDArray]) -> None:
+    def stage(self, version: int, tensors: Mapping[str, Bits]) -> None:
         """Fill the idle set. EngineError names the tensor that does not fit."""
         if version < self.version:
             raise EngineError(f"version {version} is older than {self.version}, the served one; versions never go back")
         for name, bits in tensors.items():
-            if bits.dtype.kind != "u" or bits.itemsize not in _KINDS:
+            if bits.dtype.kind != "u" or bits.itemsize not in KINDS:
                 raise EngineError(f"version {version}: {name} has {bits.dtype} bits; stored bits are uint16 or uint32")
         with self._filling:
             self.staged = None
             started = time.monotonic()
             try:
-                load_bits(self._idle, tensors, {name: _KINDS[bits.itemsize] for name, bits in tensors.items()})
-            except WeightsError as error:
+                self._idle.load(tensors)
+            except EngineError as error:
                 raise EngineError(f"version {version} does not fit this model: {error}") from error
             self.staged, self._staged_at = version, started
 
@@ -63,10 +70,8 @@ class WeightBuffers:
         with self._filling:
             if self.staged is None:
                 raise EngineError("nothing is staged; call stage first")
-            views, kinds = named_views(self._idle), dtypes(self._idle)
-            exact = {name for name, view in views.items() if kinds[name] == "F32" or _is_bfloat16(view)}
-            bits = {name: np.ascontiguousarray(array) for name, array in state_bits(self._idle).items()}
-        right = {n for n in exact if kinds[n] == grid.dtypes.get(n) and bits[n].shape == grid.shapes[n]}
+            bits = self._idle.bits()
+        right = {n for n, b in bits.items() if KINDS[b.itemsize] == grid.dtypes.get(n) and b.shape == grid.shapes[n]}
         return [
             digest(gather(tile, bits)) if all(piece.name in right for piece in tile.pieces) else INEXACT
             for tile in grid.tiles
@@ -84,9 +89,3 @@ class WeightBuffers:
             return time.monotonic() - self._staged_at
         finally:
             self._filling.release()
-
-
-def _is_bfloat16(view: torch.Tensor) -> bool:
-    """Whether every fp32 value has the low half of its bits clear."""
-    bits = view.contiguous().view(torch.int32).numpy()
-    return not bool(np.bitwise_and(bits, 0xFFFF).any())

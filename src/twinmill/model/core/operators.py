@@ -18,7 +18,7 @@ from twinmill.model.config import ModelConfig
 from twinmill.model.segments import Segment
 
 from . import native
-from .forward import KV_BLOCK, new_kv, scoring
+from .forward import KV_BLOCK, Ints, new_kv, scoring
 
 _pools: dict[int, object] = {}
 _matrices = WeakTensorKeyDictionary()
@@ -90,28 +90,57 @@ def add_gated(x: Tensor, gate: Tensor, y: Tensor) -> Tensor:
     return total
 
 
-def attention(config: ModelConfig, q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Segment]) -> Tensor:
-    """q [T, heads, head_dim], k and v [T, kv_heads, head_dim], normed and rotated -> [T, heads * head_dim].
+class _Blocks(NamedTuple):
+    """Where the keys of spans lie. T packed rows, S spans, C rows whose keys are stored once more."""
 
-    Every span gets keys of its own: those of its prefix are stored once more in front of them.
-    """
+    sequence: Ints
+    """[T]: the span of a row"""
+    position: Ints
+    """[T]"""
+    table: Ints
+    """[S, W]; entries beyond a span's last block mean nothing"""
+    count: int
+    again: tuple[Ints, Ints, Ints]
+    """[C]: row, span and position of each"""
+
+
+def _blocks(spans: Sequence[Segment], rows: int) -> _Blocks:
+    """A span reads the whole blocks of its prefix where its parent has them; the rest of the prefix is stored once more,
+    in the block in which its own keys begin."""
+    start, length, prefix_start, prefix = np.array(spans, np.int32).T
+    whole = prefix // KV_BLOCK
+    own = -(-(prefix + length) // KV_BLOCK) - whole
+    first = np.cumsum(own, dtype=np.int32) - own
+    index = {span.start: i for i, span in enumerate(spans)}
+    parent = [index[span.prefix_start] if span.prefix else i for i, span in enumerate(spans)]
+    block = np.arange((own + whole).max(), dtype=np.int32)
+    table = np.where(block < whole[:, None], first[parent][:, None] + block, (first - whole)[:, None] + block)
+    span, at = _along(length)
+    sequence, position = np.empty((2, rows), np.int32)
+    sequence[start[span] + at], position[start[span] + at] = span, prefix[span] + at
+    span, at = _along(prefix - whole * KV_BLOCK)
+    at += whole[span] * KV_BLOCK
+    return _Blocks(sequence, position, table, int(own.sum()), (prefix_start[span] + at, span, at))
+
+
+def _along(counts: Ints) -> tuple[Ints, Ints]:
+    """0 counts[0] times, 1 counts[1] times, ..., and beside them 0, 1, ... anew for each."""
+    which = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    return which, np.arange(len(which), dtype=np.int32) - (np.cumsum(counts, dtype=np.int32) - counts)[which]
+
+
+def attention(config: ModelConfig, q: Tensor, k: Tensor, v: Tensor, spans: Sequence[Segment]) -> Tensor:
+    """q [T, heads, head_dim], k and v [T, kv_heads, head_dim], normed and rotated -> [T, heads * head_dim]"""
     qkv = np.concatenate([x.detach().flatten(1).numpy() for x in (q, k, v)], 1)
-    width = max(-(-(span.prefix + span.length) // KV_BLOCK) for span in spans)
-    table = np.arange(len(spans) * width, dtype=np.int32).reshape(len(spans), width)
-    kv = new_kv(config, table.size, layers=1)
-    shape = (config.heads, config.kv_heads, config.head_dim)
-    rest = (shape, config.norm_eps, None, None, None)
-    before = [(span.prefix_start + i, s, i) for s, span in enumerate(spans) for i in range(span.prefix)]
-    if before:
-        rows, sequence, position = (np.array(column, np.int32) for column in zip(*before))
-        prefix = np.ascontiguousarray(qkv[rows])
-        pool().attention(prefix, *rest, sequence, position, table, width, kv.memory, kv.strides, None)
-    sequence, position = np.empty(len(qkv), np.int32), np.empty(len(qkv), np.int32)
-    for s, span in enumerate(spans):
-        own = slice(span.start, span.start + span.length)
-        sequence[own], position[own] = s, np.arange(span.prefix, span.prefix + span.length)
+    blocks = _blocks(spans, len(qkv))
+    kv = new_kv(config, blocks.count, layers=1)
+    shape = ((config.heads, config.kv_heads, config.head_dim), config.norm_eps, None, None, None)
+    place = (blocks.table, blocks.table.shape[1], kv.memory, kv.strides)
+    rows, sequence, position = blocks.again
+    if len(rows):
+        pool().attention(qkv[rows], *shape, sequence, position, *place, None)
     out = q.new_empty(len(q), config.heads * config.head_dim)
-    pool().attention(qkv, *rest, sequence, position, table, width, kv.memory, kv.strides, out.numpy())
+    pool().attention(qkv, *shape, blocks.sequence, blocks.position, *place, out.numpy())
     return out
 
 

@@ -16,7 +16,7 @@ from . import native
 
 Bits = npt.NDArray[np.unsignedinteger]
 KINDS = {2: "BF16", 4: "F32"}
-"""bytes of a stored number -> dtype"""
+"""bytes of a stored number -> dtype; F16 is not told apart from BF16 by its bits, and is not taken"""
 
 
 class Misfit(ValueError):
