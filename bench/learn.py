@@ -26,7 +26,6 @@ from twinmill.records import wire
 from twinmill.rollout.evaluate import Score, interval, per_task
 
 ROOT = Path(__file__).parents[1]
-SCORER = Path(__file__).with_name("_score.py")
 TWINMILL = (sys.executable, "-m", "twinmill.cli.main")
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 
@@ -91,7 +90,10 @@ def scores(models: Mapping[str, Path], tasks: int, eight: Collection[str]) -> di
         kept = models[name] / f"score-{exam.tasks}-{exam.attempts}-{exam.temperature}.json"
         if not kept.exists():
             words = [f"--{key}={value}" for key, value in exam._asdict().items()]
-            subprocess.run([sys.executable, str(SCORER), str(models[name]), str(kept), *words], check=True)
+            aside = kept.with_suffix(".tmp")
+            command = [*TWINMILL, "eval", str(models[name]), *words, "--machines=16", "--threads=1", f"--out={aside}"]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            aside.rename(kept)
         return wire.from_json(kept.read_bytes(), Score)
 
     asked.sort(key=lambda item: -item[1].tasks * item[1].attempts)

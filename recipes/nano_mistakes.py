@@ -20,11 +20,9 @@ import torch
 from twinmill.data.render.nano import NanoRenderer
 from twinmill.data.tasks.tinyrepo import Broken, TinyRepo
 from twinmill.data.tasks.tinyrepo.expert import Draft
-from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
+from twinmill.engine.embedded import EmbeddedEngine, EngineConfig, serving
 from twinmill.env.harness.tools import SPECS
-from twinmill.model import hf
-from twinmill.model.config import read_config
-from twinmill.records.engines import GenerateRequest, KvPolicy, Sampling
+from twinmill.records.engines import GenerateRequest, Sampling
 from twinmill.records.tasks import Message, ToolCall
 
 LEVEL = TinyRepo(0)
@@ -81,26 +79,22 @@ async def mistakes(task_id: str, engine: EmbeddedEngine, render: NanoRenderer, t
 
 
 async def collect(folder: Path, split: str, first: int, tasks: int) -> None:
-    engine = EmbeddedEngine(read_config(folder), EngineConfig(batch=48, slots=64), engine_id="base", cluster="base")
-    bits, _ = hf.read_bits(folder)
-    await engine.stage(0, bits)
-    await engine.flip(KvPolicy.RECOMPUTE)
     render, room, done = NanoRenderer.from_folder(folder), asyncio.Semaphore(48), 0
     with (folder / "mistakes.jsonl").open("a") as out:
+        async with serving(folder, EngineConfig(batch=48, slots=64)) as engine:
 
-        async def one(i: int) -> None:
-            nonlocal done
-            async with room:
-                task_id = LEVEL.ids(split)[i]
-                found = await mistakes(task_id, engine, render, TEMPERATURES[i % len(TEMPERATURES)])
-            if found:
-                out.write(json.dumps({"task": task_id, "mistakes": found}) + "\n")
-            done += 1
-            if done % 200 == 0:
-                print(f"{done} of {tasks} tasks", flush=True)
+            async def one(i: int) -> None:
+                nonlocal done
+                async with room:
+                    task_id = LEVEL.ids(split)[i]
+                    found = await mistakes(task_id, engine, render, TEMPERATURES[i % len(TEMPERATURES)])
+                if found:
+                    out.write(json.dumps({"task": task_id, "mistakes": found}) + "\n")
+                done += 1
+                if done % 200 == 0:
+                    print(f"{done} of {tasks} tasks", flush=True)
 
-        await asyncio.gather(*(one(i) for i in range(first, first + tasks)))
-    engine.close()
+            await asyncio.gather(*(one(i) for i in range(first, first + tasks)))
 
 
 def main() -> None:

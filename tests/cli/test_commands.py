@@ -18,6 +18,8 @@ from twinmill.launch.lock import RunLock
 from twinmill.model.core import levels
 from twinmill.publish.manifest import WeightsLog
 from twinmill.publish.materialize import materialize
+from twinmill.records.wire import from_json
+from twinmill.rollout.evaluate import Score
 from twinmill.store.blobs import open_blobs
 from twinmill.store.ledger import EpisodesLog
 from twinmill.store.metrics import read_metrics
@@ -111,6 +113,23 @@ def test_eval_of_a_folder_and_of_a_version_of_a_run(cli: Cli, finished: Finished
         assert [row.split("│")[1].strip() for row in rows] == ["0.0", "1.0"]
         assert [row.split("│")[2].strip() for row in rows] == ["0.0%", "0.0%"]
         assert [row.split("│")[5].strip() for row in rows] == ["0", "0"], "nothing was lost"
+
+
+def test_eval_keeps_what_each_attempt_earned(cli: Cli, agent: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores.jsonl"
+    words = ("--tasks", 2, "--attempts", 2, "--machines", 2, "--threads", 1, "--temperature", 0, "--temperature", 1)
+    assert cli("eval", agent, *words, "--out", out).code == 0
+    scores = [from_json(line, Score) for line in out.read_text().splitlines()]
+    assert [score.temperature for score in scores] == [0, 1]
+    for score in scores:
+        assert score.task_ids == tuple(TinyRepo(0).ids("heldout")[:2])
+        assert score.rewards_T_K == ((0, 0), (0, 0))
+
+
+def test_eval_says_before_it_plays_that_it_could_not_keep_anything(cli: Cli, agent: Path, tmp_path: Path) -> None:
+    said = cli("eval", agent, "--out", tmp_path / "none" / "scores.jsonl")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "there is no folder" in said.err
 
 
 def test_eval_of_nothing(cli: Cli, finished: Finished) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from twinmill.cli.blocks import ConfigError
-from twinmill.rollout.evaluate import EvalConfig, interval, per_task
+from twinmill.records import wire
+from twinmill.rollout.evaluate import EvalConfig, Score, interval, per_task
 
 console = Console()
 
@@ -26,6 +28,7 @@ def evaluate(
     machines: int = 8,
     threads: int = 2,
     seed: int = 20_000,
+    out: Path | None = None,
 ) -> None:
     """Play held-out tasks and print pass@1 (and pass@8 from 8 attempts on) with intervals.
 
@@ -33,10 +36,14 @@ def evaluate(
     ----------
     model: Hugging Face folder, or RUN@VERSION (e.g. latest@40)
     temperature: of sampling; give several to compare
+    out: file for what each attempt earned: JSON, one line for each temperature
     """
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
     config = EvalConfig(tasks=tasks, attempts=attempts, split=split, machines=machines, seed=seed)
     columns = ("temperature", "pass@1", "95 % interval", "pass@8", "lost", "seconds")
     table = Table(*columns, title=f"{model} on {taskset} {split}")
+    lines = []
     with _folder(model) as folder:
         for value in temperature:
             started = time.monotonic()
@@ -47,46 +54,42 @@ def evaluate(
                     progress.advance(bar)
 
                 settings = msgspec.structs.replace(config, temperature=value)
-                score = asyncio.run(score_folder(folder, taskset, settings, threads, on_done))
+                score = asyncio.run(_score(folder, taskset, settings, threads, on_done))
+            lines.append(wire.to_json(score) + b"\n")
             low, high = interval([v for v in per_task(score) if v == v])
             lost = sum(r is None for row in score.rewards_T_K for r in row)
             best = f"{score.pass_at(8):.1%}" if attempts >= 8 else "-"
             seconds = f"{time.monotonic() - started:.0f}"
             table.add_row(str(value), f"{score.pass_at(1):.1%}", f"{low:.1%} to {high:.1%}", best, str(lost), seconds)
     console.print(table)
+    if out is not None:
+        out.write_bytes(b"".join(lines))
 
 
-async def score_folder(folder: Path, taskset: str, config: EvalConfig, threads: int, on_done):  # type: ignore[no-untyped-def]
+async def _score(
+    folder: Path, taskset: str, config: EvalConfig, threads: int, on_done: Callable[[float | None], None]
+) -> Score:
     """Evaluate a Hugging Face folder on an embedded engine in this process."""
     import torch
 
     from twinmill.data.render import open_renderer
     from twinmill.data.tasks.base import open_taskset
-    from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
+    from twinmill.engine.embedded import EngineConfig, serving
     from twinmill.env.harness.loop import HarnessConfig
     from twinmill.env.machine import make_machine
-    from twinmill.model import hf
-    from twinmill.model.config import read_config
-    from twinmill.records.engines import KvPolicy
     from twinmill.rollout.evaluate import evaluate as play_all
     from twinmill.rollout.play import Player
 
     torch.set_num_threads(threads)
-    engine = EmbeddedEngine(read_config(folder), EngineConfig(), engine_id="eval", cluster="eval")
-    try:
-        bits, _ = hf.read_bits(folder)
-        await engine.stage(0, bits)
-        await engine.flip(KvPolicy.RECOMPUTE)
+    async with serving(folder, EngineConfig()) as engine:
         player = Player(
             engine=engine,
             renderer=open_renderer(folder),
             make_machine=lambda spec: make_machine("namespace", spec),
             harness=HarnessConfig(temperature=config.temperature, experts=False),
-            cluster="eval",
+            cluster="here",
         )
         return await play_all(open_taskset(taskset), player, config, on_done=on_done)
-    finally:
-        engine.close()
 
 
 class _folder:

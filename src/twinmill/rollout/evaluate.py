@@ -38,6 +38,7 @@ class Score(Record):
 
     task_ids: tuple[str, ...]
     rewards_T_K: tuple[tuple[float | None, ...], ...]
+    temperature: float
 
     def pass_at(self, k: int) -> float:
         return pass_at_k(self.rewards_T_K, k)
@@ -111,4 +112,4 @@ async def evaluate(
 
     rewards = await asyncio.gather(*(one(i, k) for i in range(len(ids)) for k in range(config.attempts)))
     rows = [tuple(rewards[i * config.attempts : (i + 1) * config.attempts]) for i in range(len(ids))]
-    return Score(task_ids=tuple(ids), rewards_T_K=tuple(rows))
+    return Score(task_ids=tuple(ids), rewards_T_K=tuple(rows), temperature=config.temperature)

@@ -1,7 +1,7 @@
 """The embedded engine: continuous batching, KV shared within sessions and groups, weights swapped between two steps.
 
 config      EngineConfig, and which backend it means on this machine (no torch)
-engine      EmbeddedEngine: the Engine protocol on top of a scheduler thread
+engine      EmbeddedEngine: the Engine protocol on top of a scheduler thread; `serving` opens one on a model folder
 scheduler   one loop: admit, forward, sample, finish; owns everything below
 compute     what one step is, and the two backends that can do it: core_compute, torch_compute
 kv          KvCache: slots, prefixes, eviction
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from .config import EngineConfig
 
 if TYPE_CHECKING:
-    from .engine import EmbeddedEngine
+    from .engine import EmbeddedEngine, serving
 
-__all__ = ["EmbeddedEngine", "EngineConfig"]
+__all__ = ["EmbeddedEngine", "EngineConfig", "serving"]
 
 
 def __getattr__(name: str):  # type: ignore[no-untyped-def]
-    """EmbeddedEngine needs torch, which a config that only names EngineConfig must not pay for."""
-    if name == "EmbeddedEngine":
-        from .engine import EmbeddedEngine
+    """The engine needs torch, which a config that only names EngineConfig must not pay for."""
+    if name in __all__:
+        from . import engine
 
-        return EmbeddedEngine
+        return getattr(engine, name)
     raise AttributeError(name)

@@ -2,14 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import numpy.typing as npt
 
 from twinmill.engine.base import ContextTooLong, EngineError, Flip
-from twinmill.model.config import ModelConfig
+from twinmill.model import hf
+from twinmill.model.config import ModelConfig, read_config
 from twinmill.publish.tiles import Grid
 from twinmill.records.engines import (
     EngineState,
@@ -116,3 +119,16 @@ class EmbeddedEngine:
             raise ContextTooLong(f"{total} tokens; engine.context_tokens = {self._config.context_tokens}")
         if min(ids) < 0 or max(ids) >= self._model.vocab:
             raise EngineError(f"token ids must lie in 0..{self._model.vocab - 1}: wrong tokenizer?")
+
+
+@asynccontextmanager
+async def serving(folder: Path, config: EngineConfig) -> AsyncIterator[EmbeddedEngine]:
+    """An engine of its own for a Hugging Face folder, which it serves as version 0. It ends with the block."""
+    engine = EmbeddedEngine(read_config(folder), config, engine_id=folder.name, cluster="here")
+    try:
+        bits, _ = hf.read_bits(folder)
+        await engine.stage(0, bits)
+        await engine.flip(KvPolicy.RECOMPUTE)
+        yield engine
+    finally:
+        engine.close()
