@@ -34,11 +34,12 @@ def recipe() -> RunConfig:
         taskset="tinyrepo:0",
         corpus=CorpusConfig(),
         midtrain=Midtrain(steps=24, rows_per_step=8, heldout_rows=24, optimizer=AdamW(lr=3e-4, warmup=4)),
-        experts=Experts(episodes=256, style=Style(wrong_guess=0.5, tests=0.45)),
+        # who knows what is right hardly tests: that it pays to test before finishing is left for RL to find
+        experts=Experts(episodes=256, style=Style(wrong_guess=0.5, tests=0.1), only_right=True),
         sft=Sft(steps=24, chats_per_step=24, optimizer=AdamW(lr=3e-4, warmup=4)),
         rl=Rl(
             steps=STEPS,
-            window=Window(window=2, groups_per_step=6),
+            window=Window(window=2, groups_per_step=12),
             preparation=Preparation(
                 packing=Packing(tokens=4096),
                 tokens_per_episode=32.0,
