@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=8, help="optimizer steps of each measured run")
     parser.add_argument("--probe-steps", type=int, default=2, help="steps of the runs that look for the best split")
-    parser.add_argument("--wait-s", type=float, default=0.25, help="median wait of a tool's call, seconds")
+    parser.add_argument("--wait-s", type=float, default=0.15, help="median wait of a tool's call, seconds")
     parser.add_argument("--set", action="append", default=[], help="override of every run, as in twinmill run")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench-overlap")
     parser.add_argument("--deadline-s", type=float, default=900.0, help="of one run")
