@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -13,9 +14,8 @@ from tests.publish.toys import DTYPES, Trainer
 from twinmill.publish.chain import rebuild
 from twinmill.publish.errors import Refused
 from twinmill.publish.manifest import WeightsLog
-from twinmill.records.weights import WeightVersion
+from twinmill.records.weights import Shortcut, WeightVersion
 from twinmill.store.blobs import Blobs, digest_of, open_blobs
-from twinmill.store.errors import Corrupt, NotFound
 from twinmill.store.frame import seal_record
 from twinmill.store.log import indexed
 
@@ -125,6 +125,12 @@ def test_with_a_window_of_0_the_trainer_puts_the_version_back(run: RealRun, dama
     run.whole(window=0, slots=8)
 
 
+def _shortcuts(blobs: Blobs, number: int) -> list[Shortcut]:
+    log = WeightsLog(blobs)
+    log.look_for_shortcuts()
+    return list(log.shortcuts_to(number))
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> Blobs:
     return open_blobs(str(tmp_path / "store"))
@@ -150,13 +156,20 @@ def test_the_newest_version_is_put_back_byte_for_byte(local: Blobs, damage: Dama
     rebuild(log, version.number)
 
 
-def test_what_stands_on_damage_cannot_be_put_back(local: Blobs) -> None:
+@pytest.mark.parametrize("newest_too", [False, True])
+def test_what_stands_on_damage_is_reached_by_an_anchor(local: Blobs, newest_too: bool) -> None:
+    """With a small window the next version, which would be full, cannot come before this one is reached."""
     trainer = Trainer(local)
     versions = [trainer.publish() for _ in range(3)]
     missing(local, versions[1])
-    missing(local, versions[2])
-    WeightsLog(local).want_full(2, "east")
-    assert not trainer.publisher.mend(trainer.states[2], DTYPES)
-    with pytest.raises((Corrupt, NotFound)):
-        local.get_ref(versions[2].parts[0].object)
+    if newest_too:
+        missing(local, versions[2])
+    log = WeightsLog(local)
+    assert not trainer.publisher.mend(trainer.states[2], DTYPES), "nobody has asked"
+    log.want_full(2, "east")
+    assert trainer.publisher.mend(trainer.states[2], DTYPES)
+    assert [shortcut.parent for shortcut in _shortcuts(local, 2)] == [None]
+    found = rebuild(WeightsLog(local), 2)
+    assert all(np.array_equal(found.tensors[name], array) for name, array in trainer.states[2].items())
+    assert not trainer.publisher.mend(trainer.states[2], DTYPES), "there is nothing left to mend"
     assert trainer.publish().parent is None, "the next version is full instead"

@@ -20,8 +20,8 @@ def test_pass_at_k_by_hand():
 
 
 def test_gain_pairs_by_task_and_its_interval_holds_the_truth():
-    before = Score(task_ids=("a", "b", "c", "d"), rewards_T_K=((0.0,), (0.0,), (1.0,), (None,)))
-    after = Score(task_ids=("b", "a", "c", "e"), rewards_T_K=((1.0,), (0.0,), (1.0,), (1.0,)))
+    before = Score(task_ids=("a", "b", "c", "d"), rewards_T_K=((0.0,), (0.0,), (1.0,), (None,)), temperature=0)
+    after = Score(task_ids=("b", "a", "c", "e"), rewards_T_K=((1.0,), (0.0,), (1.0,), (1.0,)), temperature=0)
     change, low, high = gain(before, after)
     assert change == pytest.approx(1 / 3)
     assert 0.0 <= low <= change <= high <= 1.0

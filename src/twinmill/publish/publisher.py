@@ -63,6 +63,8 @@ class Publisher:
                 "give each run its own store"
             )
         self.shortcuts = Shortcuts(blobs, self._config, signer)
+        self._reachable = -1
+        """newest version to which a way was tried and found whole, since a subscriber asked for help"""
 
     def close(self, deadline_s: float = 60.0) -> None:
         """Let the shortcuts that are being made be finished; those that are not within the deadline are given up."""
@@ -134,19 +136,30 @@ class Publisher:
         return self._commit(version, encoded, {n: a.copy() for n, a in state.items()} if base is None else None)
 
     def mend(self, state: State, dtypes: Mapping[str, str]) -> bool:
-        """Write the newest version's objects anew, where a subscriber asked for help and one is damaged or gone. True = it
-        was mended; False = no need, or the version that it stands on is damaged, too.
+        """See to it that the newest version can be reached, where a subscriber asked for help: its own objects are written
+        anew where they are damaged or gone; where what it stands on is, an anchor leads to it. True = something was done.
 
-        `state` is what that version holds. The next version would be full and mend everything, but with a window of 0
+        `state` is what that version holds. The next version would be full and mend everything, but with a small window
         none comes before the subscribers have this one.
         """
         last = self.latest
-        if last is None or not self._log.wanted_full(last.number) or self._is_sound(last):
+        if last is None or last.number == self._reachable or not self._log.wanted_full(last.number):
             return False
         state = _contiguous(state)
         grid = self._grid(state, dtypes)
         if grid.model_digest(digests(grid, state)) != last.model_digest:
             raise Refused(f"version {last.number} cannot be mended with other weights than its own")
+        if not self._is_sound(last) and self._put_back(last, grid, state):
+            return True
+        try:
+            rebuild(self._log, last.number, threads=self._config.threads)
+        except DAMAGE:
+            return self.shortcuts.anchor(Weights(last, grid, state, tuple(digests(grid, state))))
+        self._reachable = last.number
+        return False
+
+    def _put_back(self, last: WeightVersion, grid: Grid, state: dict[str, Array]) -> bool:
+        """Write its objects again. False = the version that it stands on is damaged, too."""
         encoder = self._encoder(grid, again=True)
         if last.parent is None:
             encoder.full(state)

@@ -61,6 +61,10 @@ class Shortcuts:
             self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="shortcuts")
             self._job = self._worker.submit(self._make, now, olds)
 
+    def anchor(self, now: Weights) -> bool:
+        """Make one at once, for readers to whom no other way is left. False = another job is at work, or it is there."""
+        return not self.busy and self._write(now, None, self._encoder(now).full(now.tensors))
+
     @property
     def busy(self) -> bool:
         """Are objects on their way that no record names yet?"""
@@ -101,10 +105,10 @@ class Shortcuts:
             return
         self._write(now, None, self._encoder(now).full(now.tensors))
 
-    def _write(self, now: Weights, start: int | None, encoded: Encoded) -> None:
+    def _write(self, now: Weights, start: int | None, encoded: Encoded) -> bool:
         if now.grid.model_digest(encoded.digests) != now.version.model_digest:
             raise PublishError(f"its tiles are not those of version {now.version.number}")
-        self._log.add_shortcut(
+        return self._log.add_shortcut(
             Shortcut(
                 number=now.version.number,
                 parent=start,

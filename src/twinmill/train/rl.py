@@ -128,7 +128,7 @@ class Versions(Protocol):
         ...
 
     def mend(self, bits: Mapping[str, npt.NDArray], dtypes: Mapping[str, str]) -> bool:
-        """Put back the newest version's object, from the weights themselves. False = there was no need, or no way."""
+        """Let the newest version be reached again, from the weights themselves. False = there was no need, or no way."""
         ...
 
 

@@ -120,7 +120,7 @@ class Noted:
     def mend(self, bits, dtypes) -> bool:  # type: ignore[no-untyped-def]
         mended = self._versions.mend(bits, dtypes)
         if mended:
-            text = f"version {self.history()[-1].number}: its object was damaged or gone, and was put back"
+            text = f"version {self.history()[-1].number}: it or what it stands on was damaged or gone; it can be reached again"
             self._role.metrics.write("event", level="warning", what="mended", text=text)
             print(text, flush=True)
         return mended
