@@ -3,18 +3,23 @@
 import argparse
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from _result import finish
+from twinmill.records import wire
+from twinmill.rollout.evaluate import Score
 
 ROOT = Path(__file__).parents[1]
+TWINMILL = (sys.executable, "-m", "twinmill.cli.main")
 
 
-def median_s(command: list[str], runs: int = 9) -> float:
+def median_s(command: Sequence[str], runs: int = 9) -> float:
     times = []
     for _ in range(runs):
         started = time.perf_counter()
@@ -41,15 +46,13 @@ def core_packages() -> set[str]:
 
 def first_episode_s() -> float:
     """From a fresh process to one graded episode of the shipped model, in a real machine."""
-    code = f"""
-import asyncio
-from pathlib import Path
-from twinmill.cli.evaluate import score_folder
-from twinmill.rollout.evaluate import EvalConfig
-score = asyncio.run(score_folder(Path({str(ROOT / "models" / "nano")!r}), "tinyrepo:0", EvalConfig(tasks=1), 1, lambda r: None))
-assert score.rewards_T_K[0][0] is not None, "the episode was lost to infrastructure"
-"""
-    return median_s([sys.executable, "-c", code], runs=3)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "scores.jsonl"
+        words = ["eval", str(ROOT / "models" / "nano"), "--tasks=1", "--threads=1", f"--out={out}"]
+        seconds = median_s([*TWINMILL, *words], runs=3)
+        score = wire.from_json(out.read_bytes(), Score)
+    assert score.rewards_T_K[0][0] is not None, "the episode was lost to infrastructure"
+    return seconds
 
 
 def main() -> None:
@@ -57,7 +60,7 @@ def main() -> None:
     packages = core_packages()
     print("core packages:", ", ".join(sorted(packages)))
     measured = {
-        "help_seconds": median_s([sys.executable, "-m", "twinmill.cli.main", "--help"]),
+        "help_seconds": median_s([*TWINMILL, "--help"]),
         "core_packages": len(packages),
         "first_episode_seconds": first_episode_s(),
     }
