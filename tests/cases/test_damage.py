@@ -156,6 +156,16 @@ def test_the_newest_version_is_put_back_byte_for_byte(local: Blobs, damage: Dama
     rebuild(log, version.number)
 
 
+def test_damage_that_comes_after_the_way_was_found_whole_is_mended(local: Blobs) -> None:
+    trainer = Trainer(local)
+    version = [trainer.publish() for _ in range(3)][-1]
+    WeightsLog(local).want_full(2, "east")
+    assert not trainer.publisher.mend(trainer.states[2], DTYPES), "the way is whole"
+    missing(local, version)
+    assert trainer.publisher.mend(trainer.states[2], DTYPES)
+    rebuild(WeightsLog(local), 2)
+
+
 @pytest.mark.parametrize("newest_too", [False, True])
 def test_what_stands_on_damage_is_reached_by_an_anchor(local: Blobs, newest_too: bool) -> None:
     """With a small window the next version, which would be full, cannot come before this one is reached."""

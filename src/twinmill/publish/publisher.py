@@ -143,18 +143,22 @@ class Publisher:
         none comes before the subscribers have this one.
         """
         last = self.latest
-        if last is None or last.number == self._reachable or not self._log.wanted_full(last.number):
+        if last is None or not self._log.wanted_full(last.number):
+            return False
+        sound = self._is_sound(last)
+        if sound and last.number == self._reachable:
             return False
         state = _contiguous(state)
         grid = self._grid(state, dtypes)
-        if grid.model_digest(digests(grid, state)) != last.model_digest:
+        found = tuple(digests(grid, state))
+        if grid.model_digest(found) != last.model_digest:
             raise Refused(f"version {last.number} cannot be mended with other weights than its own")
-        if not self._is_sound(last) and self._put_back(last, grid, state):
+        if not sound and self._put_back(last, grid, state):
             return True
         try:
             rebuild(self._log, last.number, threads=self._config.threads)
         except DAMAGE:
-            return self.shortcuts.anchor(Weights(last, grid, state, tuple(digests(grid, state))))
+            return self.shortcuts.anchor(Weights(last, grid, state, found))
         self._reachable = last.number
         return False
 

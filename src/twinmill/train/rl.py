@@ -160,7 +160,7 @@ def rl_trainer(config: Rl, decoder: Decoder) -> Trainer:
 
 
 MEND_S = 2.0
-"""seconds between two looks whether the newest version has to be put back into the store, while waiting for slots"""
+"""seconds between two looks whether the newest version has to be mended, while waiting for slots"""
 
 
 def rl(config: Rl, trainer: Trainer, ports: Ports) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import torch
-from msgspec import structs
 from tokenizers import Tokenizer
 
 from twinmill.batch.samples import Rejected
@@ -157,7 +156,7 @@ class Noted:
 
 def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
     assert config.rl is not None
-    settings = structs.replace(config.rl, parity=parity_with(config.rl.parity, config.engine))
+    settings = msgspec.structs.replace(config.rl, parity=parity_with(config.rl.parity, config.engine))
     blobs = role.blobs()
     decoder, _ = hf.load_folder(folder)
     reference = hf.load_folder(folder, settings.parity)[0] if settings.preparation.credit.kl > 0 else None
