@@ -2,9 +2,11 @@
 
     twinmill bench learn --seeds 0,1,2
 
-Every arm is judged on the same held-out tasks (functions of families that no training ever saw), each at its best
-temperature of {0, .3, .7, 1}. The gain is RL's over the better of the SFT start and continued SFT, over all seeds, with
-a 95 % interval by bootstrap over tasks (paired). Runs are ordinary runs of recipes/learn.py in runs/bench-learn.
+The task set is `unopened`: the start has seen experts who open the file in 30 % of their attempts and test in 10 %,
+because they know the answer. Every arm is judged on the same held-out tasks (functions of families that no training ever
+saw), each at its best temperature of {0, .3, .7, 1}. The gain is RL's over the better of the SFT start and continued SFT,
+over all seeds, with a 95 % interval by bootstrap over tasks (paired). Runs are ordinary runs of recipes/learn.py in
+runs/bench-learn.
 """
 
 import argparse
@@ -68,23 +70,26 @@ def materialized(run_folder: Path, version: int) -> Path:
 class Exam(NamedTuple):
     """What a model is asked for."""
 
+    taskset: str
     tasks: int
     """the first ones of the held-out split"""
     attempts: int
     temperature: float
 
 
-def exams(tasks: int, eight: bool) -> list[Exam]:
+def exams(taskset: str, tasks: int, eight: bool) -> list[Exam]:
     """One attempt a task at every temperature; for pass@8 eight at temperature 1, on a quarter of the tasks: they take as
     long as all tasks at two temperatures."""
-    found = [Exam(tasks, 1, temperature) for temperature in TEMPERATURES]
-    return [*found, Exam(tasks // 4, 8, 1.0)] if eight else found
+    found = [Exam(taskset, tasks, 1, temperature) for temperature in TEMPERATURES]
+    return [*found, Exam(taskset, tasks // 4, 8, 1.0)] if eight else found
 
 
-def scores(models: Mapping[str, Path], tasks: int, eight: Collection[str]) -> dict[str, dict[Exam, Score]]:
+def scores(
+    models: Mapping[str, Path], taskset: str, tasks: int, eight: Collection[str]
+) -> dict[str, dict[Exam, Score]]:
     """name -> its scores; as many at once as there are cores, longest first. They are kept beside the models, and read from
     there the next time."""
-    asked = [(name, exam) for name in models for exam in exams(tasks, name in eight)]
+    asked = [(name, exam) for name in models for exam in exams(taskset, tasks, name in eight)]
 
     def one(name: str, exam: Exam) -> Score:
         kept = models[name] / f"score-{exam.tasks}-{exam.attempts}-{exam.temperature}.json"
@@ -135,7 +140,7 @@ def sft_steps_in(run_folder: Path, seconds: float) -> int:
     return max(1, int(seconds / ((times[-1] - times[0]) / (len(times) - 1))))
 
 
-def seed_arms(folder: Path, start: Path, seed: int, tasks: int) -> dict[str, Any]:
+def seed_arms(folder: Path, start: Path, seed: int, taskset: str, tasks: int) -> dict[str, Any]:
     """The three arms of one seed, judged."""
     on_start = (f"model={start}", "midtrain=null", "sft=null", "experts=null", f"seed={seed}")
     fast, fast_s = run(folder, f"window2-{seed}", *on_start)
@@ -152,7 +157,7 @@ def seed_arms(folder: Path, start: Path, seed: int, tasks: int) -> dict[str, Any
         "sft_more": more / "models" / "sft",
     }
     with stopwatch(folder / f"scoring-{seed}") as scoring_s:
-        found = scores(models, tasks, eight={"rl"})
+        found = scores(models, taskset, tasks, eight={"rl"})
     return {
         "best": {name: best(value) for name, value in found.items()},
         "pass_at_8": pass_at_8(found["rl"]),
@@ -172,13 +177,14 @@ def main() -> None:
 
     prepared, _ = run(args.folder, "start", "rl=null", "clusters=[]", "evaluation=null")
     start = prepared / "models" / "sft"
-    start_scores = scores({"start": start}, args.tasks, eight={"start"})["start"]
+    taskset = json.loads((prepared / "config.json").read_bytes())["taskset"]
+    start_scores = scores({"start": start}, taskset, args.tasks, eight={"start"})["start"]
     start_best = best(start_scores)
     print(f"SFT start: pass@1 {start_best[1].pass_at(1):.1%} at temperature {start_best[0]}", flush=True)
 
     gains, gain_rows, rows = [], [], []
     for seed in map(int, args.seeds.split(",")):
-        found = seed_arms(args.folder, start, seed, args.tasks)
+        found = seed_arms(args.folder, start, seed, taskset, args.tasks)
         arms = found["best"]
         base = max((start_best, arms["sft_more"]), key=lambda item: item[1].pass_at(1))[1]
         difference = [a - b for a, b in zip(per_task(arms["rl"][1]), per_task(base)) if not math.isnan(a - b)]

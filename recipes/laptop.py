@@ -21,7 +21,7 @@ from twinmill.train.sft import Sft
 from twinmill.train.sources.groups import Preparation
 from twinmill.train.step import Compute
 
-STEPS = 40
+STEPS = 32
 TEMPERATURE = 1.3
 """hot: attempts of a group must differ, and second guesses from the first, or there is nothing to choose between"""
 NANO = Path(__file__).parents[1] / "models" / "nano"
@@ -31,11 +31,11 @@ def recipe() -> RunConfig:
     return RunConfig(
         name="laptop",
         model=str(NANO),
-        taskset="tinyrepo:0",
+        taskset="unopened",
         corpus=CorpusConfig(),
         midtrain=Midtrain(steps=24, rows_per_step=8, heldout_rows=24, optimizer=AdamW(lr=3e-4, warmup=4)),
-        # who knows what is right hardly tests: that it pays to test before finishing is left for RL to find
-        experts=Experts(episodes=256, style=Style(wrong_guess=0.5, tests=0.1), only_right=True),
+        # who knows what is wrong seldom looks and hardly tests: that both pay is left for RL to find
+        experts=Experts(episodes=256, style=Style(wrong_guess=0.5, tests=0.1, reads=0.3), only_right=True),
         sft=Sft(steps=24, chats_per_step=24, optimizer=AdamW(lr=3e-4, warmup=4)),
         rl=Rl(
             steps=STEPS,
@@ -54,5 +54,5 @@ def recipe() -> RunConfig:
         ),
         rollout=RolloutConfig(groups_in_flight=4, group_size=8, machines=12),
         harness=HarnessConfig(temperature=TEMPERATURE, turn_tokens=64),
-        evaluation=EvalConfig(tasks=150, every=12, between_tasks=60, temperature=1.0),
+        evaluation=EvalConfig(tasks=150, every=8, between_tasks=60, temperature=1.0),
     )

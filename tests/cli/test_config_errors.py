@@ -41,7 +41,10 @@ WRONG = {
     "nothing on": (ALL_OFF, "nothing to do: .* switch one on"),
     "sft alone": (("experts=null",), "sft is on but experts is off: .* set experts, or sft to None"),
     "experts alone": (("sft=null",), "experts is on but sft is off: .* set experts to None"),
-    "experts of another set": (("taskset=humaneval",), "experts plays tinyrepo only, but taskset is humaneval"),
+    "experts of another set": (
+        ("taskset=humaneval",),
+        "experts plays tinyrepo and unopened only, but taskset is humaneval",
+    ),
     "clusters alone": (("rl=null", "evaluation=null"), "clusters are given but rl is off: .* set clusters to"),
     "evaluation alone": (("rl=null", "clusters=[]"), "evaluation is on but rl is off: .* set evaluation to None"),
     "no clusters": (("clusters=[]",), "rl is on but clusters is empty: name at least one"),

@@ -76,5 +76,5 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
 
 
 def test_unknown_sets_are_named():
-    with pytest.raises(ValueError, match="tinyrepo, humaneval, harbor"):
+    with pytest.raises(ValueError, match="tinyrepo, unopened, humaneval, harbor"):
         open_taskset("swebench")

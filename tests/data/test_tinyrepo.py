@@ -80,8 +80,9 @@ def test_an_unknown_split_level_or_id_is_refused_by_name():
         TinyRepo(9)
     with pytest.raises(ValueError, match="splits train, heldout"):
         TinyRepo(0).ids("test")
-    with pytest.raises(ValueError, match="not a tinyrepo task"):
-        TinyRepo(0).load("other/0/train/1")
+    for bad in ("other/0/train/1", "tinyrepo/1/train/1", "tinyrepo/0/train", "tinyrepo/0/test/1"):
+        with pytest.raises(ValueError, match=f"not a task of tinyrepo:0: {bad}"):
+            TinyRepo(0).load(bad)
 
 
 def test_a_fault_that_loops_for_ever_is_stopped():

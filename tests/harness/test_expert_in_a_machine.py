@@ -28,8 +28,8 @@ def test_observations_and_verdicts_are_the_planned_ones():
                 repo = taskset.broken(task_id)
                 wrong = (repo.line, repo.bad[repo.path].split("\n")[repo.line] + "  # ?")
                 mistakes = [wrong, wrong] if i % 2 else []  # the second one changes nothing, and is told so
-                style = Style(wrong_guess=0.6, tests=0.9)
-                turns = plan(repo, style, random.Random(i), read_first=level > 0, mistakes=mistakes)
+                style = Style(wrong_guess=0.6, tests=0.9, reads=float(level > 0))
+                turns = plan(repo, style, random.Random(i), mistakes=mistakes)
                 renderer = RENDERERS["nano"]
                 script = [renderer.assistant(message, TOOLS) for message, _ in turns]
                 player = Player(

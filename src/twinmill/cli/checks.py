@@ -82,8 +82,8 @@ def _phases(config: "RunConfig") -> Iterator[str]:
         yield "sft is on but experts is off: there would be no transcripts; set experts, or sft to None"
     if config.experts is not None and config.sft is None:
         yield "experts is on but sft is off: nobody would read the transcripts; set experts to None"
-    if config.experts is not None and config.taskset.partition(":")[0] not in ("tinyrepo", "exploitable"):
-        yield f"experts plays tinyrepo only, but taskset is {config.taskset}; set experts and sft to None"
+    if config.experts is not None and config.taskset.partition(":")[0] not in ("tinyrepo", "unopened", "exploitable"):
+        yield f"experts plays tinyrepo and unopened only, but taskset is {config.taskset}; set experts and sft to None"
     if config.rl is None and config.clusters:
         yield "clusters are given but rl is off: they would have nothing to do; set clusters to ()"
     if config.rl is None and config.evaluation is not None:
@@ -192,7 +192,11 @@ def _rl(config: "RunConfig") -> Iterator[str]:
     yield from problems_of(config.publish)
     if config.audit is None and rl.alarm != HackAlarm():
         yield "rl.alarm has no effect: audit is off, so nobody flags a hack; set audit, or leave rl.alarm out"
-    if config.audit is not None and config.audit.canary_every and not config.taskset.startswith("tinyrepo"):
+    if (
+        config.audit is not None
+        and config.audit.canary_every
+        and not config.taskset.startswith(("tinyrepo", "unopened"))
+    ):
         yield f"audit.canary_every is on, but {config.taskset} has no split impossible (tinyrepo has); set it to 0"
 
 

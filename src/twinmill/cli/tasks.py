@@ -42,7 +42,7 @@ def list_(taskset: str = "tinyrepo:0", *, split: str = "train", count: int = 20)
 
     Parameters
     ----------
-    taskset: tinyrepo:LEVEL, humaneval, or harbor:FOLDER
+    taskset: tinyrepo:LEVEL, unopened, humaneval, or harbor:FOLDER
     """
     found = open_taskset(taskset)
     ids = found.ids(split)

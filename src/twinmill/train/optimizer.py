@@ -84,6 +84,7 @@ class Optimizer:
     ) -> None:
         self.config = config
         named = list(parameters)
+        self.parameters = [p for _, p in named]
         matrices = [(name, p) for name, p in named if p.dim() > 1]
         vectors = [(name, p) for name, p in named if p.dim() <= 1]
         groups = ((matrices, config.weight_decay), (vectors, 0.0))
@@ -92,6 +93,12 @@ class Optimizer:
     def zero(self) -> None:
         for flat in self._flats:
             flat.grad.zero_()
+
+    def add(self, gradients: Iterable[Tensor | None]) -> None:
+        """Add to the gradient. One for each of `parameters`; None = nothing."""
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.grad += gradient
 
     def step(self, step: int) -> Applied:
         """Clip, update the masters, write the rounded weights. Raises NotFinite before anything is changed."""

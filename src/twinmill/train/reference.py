@@ -12,25 +12,27 @@ import torch
 
 from twinmill.batch.pack import Packing, by_sample, pack
 from twinmill.model.transformer import Decoder
-from twinmill.records.samples import Sample
+from twinmill.records.samples import Microbatch, Sample
 
 from .step import inputs_of, logprobs_at
+from .workers import in_order
 
 
-@torch.inference_mode()
 def score(reference: Decoder, samples: Sequence[Sample], packing: Packing, temperature: float) -> list[Sample]:
     """The samples with ref_logprobs: [N] each, 0 where the mask is off."""
     plain = [
         msgspec.structs.replace(sample, episode_id=str(i), segment=0, experts=None) for i, sample in enumerate(samples)
     ]
-    found: dict[str, np.ndarray] = {}
-    for microbatch in pack(plain, packing, 1.0, drop_idle=False).microbatches:
+
+    @torch.inference_mode()
+    def one(microbatch: Microbatch) -> dict[str, np.ndarray]:
         rows = torch.from_numpy(np.flatnonzero(microbatch.mask))
         hidden = reference(**inputs_of(microbatch)).hidden
         scores = np.zeros(len(microbatch.token_ids), np.float32)
         scores[microbatch.mask] = logprobs_at(reference, hidden, microbatch, rows, temperature).numpy()
-        found |= by_sample(microbatch, scores)
-    nothing = {f"{i}/0": np.zeros(len(sample.token_ids), np.float32) for i, sample in enumerate(samples)}
-    return [
-        msgspec.structs.replace(sample, ref_logprobs=(nothing | found)[f"{i}/0"]) for i, sample in enumerate(samples)
-    ]
+        return by_sample(microbatch, scores)
+
+    found = {f"{i}/0": np.zeros(len(sample.token_ids), np.float32) for i, sample in enumerate(samples)}
+    for scores in in_order(one, pack(plain, packing, 1.0, drop_idle=False).microbatches):
+        found |= scores
+    return [msgspec.structs.replace(sample, ref_logprobs=found[f"{i}/0"]) for i, sample in enumerate(samples)]

@@ -6,13 +6,13 @@
 
 A step without microbatches (every group dropped, or none with variance) changes nothing at all, not even by the
 momentum of earlier ones. Deterministic: the same weights, state, microbatches and number of threads give the same
-bits.
+bits. With several threads, as many microbatches are computed at once (workers.py).
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from twinmill.records.samples import Microbatch, StepReport
 
 from .loss.base import Loss, Tokens
 from .optimizer import NotFinite, Optimizer
+from .workers import in_order
 
 
 class Compute(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,8 +52,9 @@ class TrainStep:
         tally = _Tally()
         all_tokens = sum(len(m.token_ids) for m in microbatches)
         self.optimizer.zero()
-        for microbatch in microbatches:
-            self._accumulate(microbatch, len(microbatch.token_ids) / all_tokens, tally, step)
+        for part in in_order(lambda m: self._compute(m, len(m.token_ids) / all_tokens, step), microbatches):
+            self.optimizer.add(part.gradients)
+            tally.add(part)
         computed = time.perf_counter()
         applied = self.optimizer.step(step) if microbatches else None
         return tally.report(
@@ -64,7 +66,8 @@ class TrainStep:
             seconds={"compute": computed - started, "update": time.perf_counter() - computed},
         )
 
-    def _accumulate(self, microbatch: Microbatch, share: float, tally: "_Tally", step: int) -> None:
+    def _compute(self, microbatch: Microbatch, share: float, step: int) -> "_Part":
+        """Forward and backward of one. Changes nothing: several run at once."""
         output = self.decoder(**inputs_of(microbatch), replay_floor=self.compute.replay_floor)
         rows = torch.from_numpy(np.flatnonzero(microbatch.mask))
         logprobs = logprobs_at(self.decoder, output.hidden, microbatch, rows, self.compute.temperature)
@@ -72,19 +75,9 @@ class TrainStep:
         loss = value.loss + self.compute.aux * share * output.aux_loss if self.compute.aux else value.loss
         if not torch.isfinite(loss):
             raise NotFinite(f"step {step}: the loss is {float(loss.detach())} on {', '.join(microbatch.sample_ids)}")
-        loss.backward()
-        for name, amount in value.sums.items():
-            tally.sums[name] += amount
-        tally.sums["aux"] += share * float(output.aux_loss.detach())
-        tally.samples += len(microbatch.sample_ids)
-        tally.tokens += len(rows)
-        tally.computed += len(microbatch.token_ids)
-        tally.positions += 0 if microbatch.experts is None else int((microbatch.experts[:, :, 0] >= 0).sum())
-        tally.replayed += output.replayed
-        tally.refused += output.refused
-        if value.log_ratio is not None:
-            tally.log_ratios.append(value.log_ratio.numpy())
-            tally.versions.append(microbatch.versions[microbatch.mask])
+        gradients = torch.autograd.grad(loss, self.optimizer.parameters, allow_unused=True)
+        aux = share * float(output.aux_loss.detach())
+        return _Part(microbatch, gradients, value.sums, value.log_ratio, aux, output.replayed, output.refused)
 
 
 def inputs_of(microbatch: Microbatch) -> dict[str, Any]:
@@ -112,6 +105,19 @@ def _tokens(microbatch: Microbatch, rows: Tensor, logprobs: Tensor) -> Tokens:
     return Tokens(logprobs, engine, advantages, weights, microbatch.denominator)
 
 
+class _Part(NamedTuple):
+    """What one microbatch gives."""
+
+    microbatch: Microbatch
+    gradients: tuple[Tensor | None, ...]
+    """as Optimizer.parameters; None where the microbatch does not reach one"""
+    sums: dict[str, float]
+    log_ratio: Tensor | None
+    aux: float
+    replayed: int
+    refused: int
+
+
 class _Tally:
     """What the microbatches of one step add up to."""
 
@@ -121,6 +127,21 @@ class _Tally:
         # positions, replayed and refused count (position, layer) as routed: what samples share counts once in each
         self.log_ratios: list[np.ndarray] = []
         self.versions: list[np.ndarray] = []
+
+    def add(self, part: _Part) -> None:
+        microbatch = part.microbatch
+        for name, amount in part.sums.items():
+            self.sums[name] += amount
+        self.sums["aux"] += part.aux
+        self.samples += len(microbatch.sample_ids)
+        self.tokens += int(microbatch.mask.sum())
+        self.computed += len(microbatch.token_ids)
+        self.positions += 0 if microbatch.experts is None else int((microbatch.experts[:, :, 0] >= 0).sum())
+        self.replayed += part.replayed
+        self.refused += part.refused
+        if part.log_ratio is not None:
+            self.log_ratios.append(part.log_ratio.numpy())
+            self.versions.append(microbatch.versions[microbatch.mask])
 
     def report(self, **fields) -> StepReport:
         clipped = self.sums.pop("clipped", 0.0)

@@ -36,6 +36,7 @@ class PlayedOracle(Protocol):
 
 TASKSETS = {
     "tinyrepo": "twinmill.data.tasks.tinyrepo:TinyRepo",
+    "unopened": "twinmill.data.tasks.unopened:Unopened",
     "humaneval": "twinmill.data.tasks.humaneval:HumanEval",
     "harbor": "twinmill.data.tasks.harbor:Harbor",
     "exploitable": "twinmill.data.tasks.exploitable:Exploitable",
@@ -44,7 +45,7 @@ TASKSETS = {
 
 
 def open_taskset(spec: str) -> TaskSet:
-    """ "tinyrepo:LEVEL", "humaneval", "harbor:FOLDER", "waiting:MEDIAN_S:ANOTHER", "exploitable:LEVEL"."""
+    """ "tinyrepo:LEVEL", "unopened", "humaneval", "harbor:FOLDER", "waiting:MEDIAN_S:ANOTHER", "exploitable:LEVEL"."""
     name, _, argument = spec.partition(":")
     if name not in TASKSETS:
         raise ValueError(f"no task set {name!r}; there are {', '.join(TASKSETS)}")

@@ -4,6 +4,7 @@ Each of them is the kernel that the engine runs, so the trainer's forward, gradi
 backward halves stay where they are, in torch. Nothing here is differentiable by itself except through `valued`.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,34 +21,36 @@ from twinmill.model.segments import Segment
 from . import native
 from .forward import KV_BLOCK, Ints, new_kv, scoring
 
-_pools: dict[int, object] = {}
+_own = threading.local()
+"""the pool of each thread that computes: microbatches are computed side by side, and a pool serves one call at a time"""
 _matrices = WeakTensorKeyDictionary()
 """weight -> (its version when it was packed, Matrix)"""
+_packing = threading.Lock()
 
 
 def pool():  # type: ignore[no-untyped-def]
-    """As many threads as torch has."""
+    """This thread's, of as many threads as torch has here."""
     threads = torch.get_num_threads()
-    if threads not in _pools:
-        _pools.clear()
-        _pools[threads] = native().Pool(threads)
-    return _pools[threads]
+    if getattr(_own, "threads", 0) != threads:
+        _own.threads, _own.pool = threads, native().Pool(threads)
+    return _own.pool
 
 
 def matrix(weight: Tensor):  # type: ignore[no-untyped-def]
     """`weight` [..., m, n] packed. Kept until it is written to, which torch counts (`.data` and NumPy views are not)."""
     if weight.dtype != torch.float32:
         raise TypeError(f"the core computes with fp32 tensors, not {weight.dtype}; choose another parity level")
-    known = _matrices.get(weight)
-    if known is not None and known[0] == weight._version:
-        return known[1]
-    stack = weight.detach().reshape(-1, *weight.shape[-2:]).contiguous()
-    count, rows, cols = stack.shape
-    packed = native().Matrix(rows, cols, native().F32, count) if known is None else known[1]
-    for index, bits in enumerate(stack.numpy().view(np.uint32)):
-        packed.pack(bits, 0, index)
-    _matrices[weight] = (weight._version, packed)
-    return packed
+    with _packing:
+        known = _matrices.get(weight)
+        if known is not None and known[0] == weight._version:
+            return known[1]
+        stack = weight.detach().reshape(-1, *weight.shape[-2:]).contiguous()
+        count, rows, cols = stack.shape
+        packed = native().Matrix(rows, cols, native().F32, count) if known is None else known[1]
+        for index, bits in enumerate(stack.numpy().view(np.uint32)):
+            packed.pack(bits, 0, index)
+        _matrices[weight] = (weight._version, packed)
+        return packed
 
 
 def memory(x: Tensor) -> npt.NDArray[np.generic]:

@@ -100,26 +100,33 @@ class TinyRepo:
             raise ValueError(f"tinyrepo has levels {LEVELS[0]} to {LEVELS[-1]}, not {level}")
         self.level = int(level)
 
+    @property
+    def spec(self) -> str:
+        """What open_taskset makes this set of."""
+        return f"{self.name}:{self.level}"
+
     def ids(self, split: str) -> Sequence[str]:
         if split not in SPLITS:
-            raise ValueError(f"tinyrepo has splits {', '.join(SPLITS)}, not {split!r}")
-        return _Ids(self.level, split, SPLITS[split][1])
+            raise ValueError(f"{self.name} has splits {', '.join(SPLITS)}, not {split!r}")
+        return _Ids(f"{self.name}/{self.level}/{split}/", SPLITS[split][1])
 
     def broken(self, task_id: str) -> Broken:
-        return _broken(*_parse(task_id))
+        return _broken(*self._parse(task_id))
+
+    def instruction(self, repo: Broken) -> str:
+        failing = cases.report(repo.bad, repo.cases[:PUBLIC])
+        if self.level > 0:
+            return f"Fix the repository. {failing}"
+        return f"Fix {repo.path}. {failing}\n{numbered(repo.bad[repo.path])}"
 
     def load(self, task_id: str) -> Task:
-        level, split, seed = _parse(task_id)
+        level, split, seed = self._parse(task_id)
         repo = _broken(level, split, seed)
-        failing = cases.report(repo.bad, repo.cases[:PUBLIC])
-        text = f"Fix {repo.path}. {failing}" if level == 0 else f"Fix the repository. {failing}"
-        if level == 0:
-            text += "\n" + numbered(repo.bad[repo.path])
         tests = (contradicted(repo.cases) if split == IMPOSSIBLE else None) or repo.cases
         return Task(
             id=task_id,
-            taskset=f"tinyrepo:{level}",
-            messages=(Message(role="user", content=text),),
+            taskset=self.spec,
+            messages=(Message(role="user", content=self.instruction(repo)),),
             machine=MachineSpec(files=repo.bad),
             tools=TOOLS,
             budget=_BUDGETS[level],
@@ -132,12 +139,18 @@ class TinyRepo:
         repo = self.broken(task_id)
         return {repo.path: repo.good[repo.path]}
 
+    def _parse(self, task_id: str) -> tuple[int, str, int]:
+        name, *rest = task_id.split("/")
+        if name != self.name or len(rest) != 3 or rest[0] != str(self.level) or rest[1] not in SPLITS:
+            raise ValueError(f"not a task of {self.spec}: {task_id}")
+        return self.level, rest[1], int(rest[2])
+
 
 class _Ids(Sequence[str]):
     """A million ids without a million strings."""
 
-    def __init__(self, level: int, split: str, count: int):
-        self._prefix, self._count = f"tinyrepo/{level}/{split}/", count
+    def __init__(self, prefix: str, count: int):
+        self._prefix, self._count = prefix, count
 
     def __len__(self) -> int:
         return self._count
@@ -148,13 +161,6 @@ class _Ids(Sequence[str]):
         if not -self._count <= i < self._count:
             raise IndexError(i)
         return f"{self._prefix}{i % self._count}"
-
-
-def _parse(task_id: str) -> tuple[int, str, int]:
-    name, level, split, seed = task_id.split("/")
-    if name != "tinyrepo" or split not in SPLITS or int(level) not in LEVELS:
-        raise ValueError(f"not a tinyrepo task: {task_id}")
-    return int(level), split, int(seed)
 
 
 @lru_cache(maxsize=4096)

@@ -24,6 +24,8 @@ class Style(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """chance that a wrong guess is at another line"""
     tests: float = 0.15
     """chance that it runs the tests after an edit, instead of finishing at once"""
+    reads: float = 0.0
+    """chance that it reads the faulty file first; it knows what is in there"""
     guesses: int = 3
     """guesses before it surely guesses right"""
     exploit: float = 0.0
@@ -91,7 +93,6 @@ def plan(
     style: Style,
     rng: random.Random,
     *,
-    read_first: bool = False,
     mistakes: Sequence[tuple[int, str]] = (),
 ) -> list[tuple[Message, str | None]]:
     """The turns of one episode: (what the expert says, the observation it will get; None = the episode is over).
@@ -114,7 +115,7 @@ def plan(
         turns.append((_call("test"), draft.test()))
         return turns[-1][1] or ""
 
-    if read_first:
+    if style.reads and rng.random() < style.reads:
         from . import numbered
 
         turns.append((_call("read", path=repo.path), numbered(repo.bad[repo.path])))
