@@ -78,9 +78,28 @@ class Trace:
         return sum(line["sampled"] for line in self.attempts)
 
     @property
+    def last_overlapped(self) -> int:
+        """The last step that ends before the last slot closes. From the end of the first step to the end of this one both
+        mills have work, whatever the setting; before and after, no setting has anything to overlap with. ValueError: none."""
+        closed = max(line["t"] for line in self.slots if line["event"] in ("close", "drop"))
+        last = max(i for i, line in enumerate(self.steps) if i == 0 or line["t"] <= closed)
+        if last == 0:
+            raise ValueError("too few steps: no step ended while slots were still played")
+        return last
+
+    @property
+    def overlapped_s(self) -> float:
+        return self.steps[self.last_overlapped]["t"] - self.steps[0]["t"]
+
+    @property
     def waiting_frac(self) -> float:
-        """Share of time in which the trainer had nothing to train on, from the end of its first step on: before it, no
-        setting has anything to overlap with."""
+        """Share of time in which the trainer had nothing to train on, while both mills have work."""
+        steps = self.steps[1 : self.last_overlapped + 1]
+        return sum(line["seconds"]["wait"] for line in steps) / self.overlapped_s
+
+    @property
+    def waiting_frac_to_the_end(self) -> float:
+        """The same from the end of the first step to the end of the run: the last slots' stragglers are waited for, too."""
         return sum(line["seconds"]["wait"] for line in self.steps[1:]) / (self.steps[-1]["t"] - self.steps[0]["t"])
 
     @property
@@ -90,15 +109,11 @@ class Trace:
 
     def busy_frac(self, cores: int) -> float:
         """Processor seconds of model work (engines' forwards; the trainer's passes and update) over cores x time, while
-        both mills have work: from the end of the first step to the last step that ends before the last slot closes."""
-        closed = max(line["t"] for line in self.slots if line["event"] in ("close", "drop"))
-        last = max(i for i, line in enumerate(self.steps) if i == 0 or line["t"] <= closed)
-        if last == 0:
-            raise ValueError("too few steps: no step ended while slots were still played")
-        start, end = self.steps[0]["t"], self.steps[last]["t"]
+        both mills have work."""
+        start, end = self.steps[0]["t"], self.steps[self.last_overlapped]["t"]
         spent = sum(_between(lines, "busy_s", start, end) for lines in self.engines.values())
-        spent += sum(self._model_cpu_s(i) for i in range(1, last + 1))
-        return spent / (cores * (end - start))
+        spent += sum(self._model_cpu_s(i) for i in range(1, self.last_overlapped + 1))
+        return spent / (cores * self.overlapped_s)
 
     def _model_cpu_s(self, i: int) -> float:
         """The trainer's processor seconds of step i, without its share of reading and committing."""

@@ -2,22 +2,26 @@
 
     twinmill bench overlap
 
-Both are ordinary runs of recipes/overlap.py from models/nano; only `rl.window.window` and, for window 0, the threads
-differ. Synchronous training may use every core for either mill in turn, so window 0 gets the best of all splits of
-threads between trainer and engines, found by short runs; window 2 keeps the recipe's one thread each.
+Both are ordinary runs of recipes/overlap.py; only `rl.window.window` and, for window 0, the threads differ. Synchronous
+training may use every core for either mill in turn, so window 0 gets the best of all splits of threads between trainer
+and engines, found by short runs; window 2 keeps the recipe's.
 
-    compute    tinyrepo:1 sampled hot, so that turns are long and machines idle: all that counts is model work
+    compute    tinyrepo:1 with a model that knows nothing and takes four times as long a token as models/nano, so that turns are
+               long and machines idle: all that counts is model work
     waits      task set waiting:tinyrepo:0 at temperature 1: every call of a tool takes a declared lognormal time, p99/p50 =
                20. The trainer is the slower mill here (unshared prompts, a reference in the reward): whether it ever waits
                says something about the window only where it is not starved for lack of engines.
 
 Speedups are of wall time from the first slot's admission to the last commit, so the pipeline's filling and draining count.
-busy_frac is of the compute case, trainer_waiting_frac of the other, both from the end of the first step on; what
-else is meant by the keys is said in _runs.py. Everything is measured on one machine, one run each, in turn.
+busy_frac is of the compute case, trainer_waiting_frac of the other, both while both mills have work: from the end of the
+first step to the last step that ends before the last slot closes; what else is meant by the keys is said in _runs.py.
+Everything is measured on one machine, one run each, in turn.
 """
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -39,8 +43,15 @@ MUST = {
 }
 START_S = 60.0
 """what a run may take beside its RL: start, report, end"""
+HEAVY = {
+    "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 4,
+    "num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 1792,
+}  # fmt: skip
+"""what the compute case's model changes in models/nano. Every expert is always chosen: much work for few weights"""
+COMPUTE = ("model={model}", "rl.window.groups_per_step=3", "rollout.groups_in_flight=4")
 WAITS = (
     "taskset=waiting:{median_s}:tinyrepo:0",
+    "trainer_threads=1",
     "rl.window.groups_per_step=12",
     "rollout.groups_in_flight=18",
     "harness.temperature=1.0",
@@ -67,9 +78,24 @@ class Split:
 
 
 def splits(cores: int) -> list[Split]:
-    """All splits worth trying: both mills never work at once, so each may have one core, half of them or all."""
+    """All splits worth trying: both mills never work at once, so each may have one core, half of them or all; a trainer
+    also more, for its microbatches are not all of one length."""
     some = sorted({1, max(1, cores // 2), cores})
-    return [Split(trainer, engine) for trainer, engine in product(some, some)]
+    return [Split(trainer, engine) for trainer, engine in product([*some, 2 * cores], some)]
+
+
+def random_model(folder: Path) -> Path:
+    """A model folder like models/nano, but for HEAVY, with random weights."""
+    from twinmill.model import hf
+    from twinmill.model.config import from_hf
+
+    nano = ROOT / "models" / "nano"
+    config = json.loads((nano / "config.json").read_bytes()) | HEAVY
+    folder.mkdir(parents=True)
+    hf.save_folder(hf.init_decoder(from_hf(config), 0), folder)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    shutil.copy(nano / "tokenizer.json", folder)
+    return folder
 
 
 @dataclass(frozen=True)
@@ -90,7 +116,7 @@ class Case:
         trace = Trace.read(play(RECIPE, folder, overrides, deadline_s or self.deadline_s))
         print(
             f"{self.name}, {label}: {trace.wall_s:.1f} s, {trace.step_s:.2f} s a step, trainer waits "
-            f"{trace.waiting_frac:.1%}, {trace.sampled_tokens / len(trace.attempts):.0f} tokens an attempt",
+            f"{trace.waiting_frac_to_the_end:.1%}, {trace.sampled_tokens / len(trace.attempts):.0f} tokens an attempt",
             flush=True,
         )
         return trace
@@ -127,8 +153,9 @@ def measured(compute: tuple[Trace, Trace, Split], waits: tuple[Trace, Trace, Spl
         "busy_frac": compute[1].busy_frac(cores_here()),
         "staleness_max": max(compute[1].staleness_max, waits[1].staleness_max),
         "drop_bias_by_length": max(biases, key=lambda bias: (bias != bias, abs(bias))),
-        "trainer_waiting_frac_compute": compute[1].waiting_frac,
-        "trainer_waiting_frac_window_0": waits[0].waiting_frac,
+        "trainer_waiting_frac_to_the_end": waits[1].waiting_frac_to_the_end,
+        "trainer_waiting_frac_compute": compute[1].waiting_frac_to_the_end,
+        "trainer_waiting_frac_window_0": waits[0].waiting_frac_to_the_end,
         "busy_frac_window_0": compute[0].busy_frac(cores_here()) if len(compute[0].steps) > 2 else None,
         "split_compute": str(compute[2]),
         "split_waits": str(waits[2]),
@@ -150,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     folder = args.folder / time.strftime("%Y%m%d-%H%M%S")
     waits = tuple(item.format(median_s=args.wait_s) for item in WAITS)
-    shapes = {"compute": (), "waits": waits}
+    heavy = random_model(folder / "model")
+    shapes = {"compute": tuple(item.format(model=heavy) for item in COMPUTE), "waits": waits}
     found = {
         name: Case(name, (*overrides, *args.set), folder, args.deadline_s).both(args.steps, args.probe_steps)
         for name, overrides in shapes.items()

@@ -5,8 +5,8 @@ twinmill run recipes/overlap.py                twinmill run recipes/overlap.py -
 As it stands it is bound by computing: sampled hot, the model rambles until its budget ends the turn, and machines have
 next to nothing to do. A length penalty gives groups variance even where every attempt fails, and what has none is computed
 all the same (`keep_idle`): every step trains, changes weights and is about the same work, whatever the checkpoint can do.
-Two engines with a thread each beside a trainer with one: whichever of them
-has work finds a core, so neither mill's share of the work has to be guessed.
+Two engines with a thread each beside a trainer with four: whoever has work finds
+a core, so neither mill's share of the work has to be guessed, and the longest microbatch of a step never runs alone for long.
 """
 
 from pathlib import Path
@@ -41,13 +41,14 @@ def recipe() -> RunConfig:
             window=Window(window=2, groups_per_step=GROUPS),
             preparation=Preparation(
                 credit=Credit(length=LengthPenalty(scale=0.1, tool_call=0.02, final=0.02)),
-                packing=Packing(tokens=4096, keep_idle=True),
+                packing=Packing(tokens=1536, keep_idle=True),
                 tokens_per_episode=512.0,
             ),
             optimizer=AdamW(lr=1e-5, warmup=3, weight_decay=0.0),
             compute=Compute(temperature=HOT),
             checkpoint_every=10,
         ),
+        trainer_threads=4,
         clusters=(Cluster(name="east"), Cluster(name="west")),
         rollout=RolloutConfig(groups_in_flight=3 * GROUPS // 2, group_size=8, machines=64, poll_s=0.02),
         harness=HarnessConfig(temperature=HOT, turn_tokens=512),

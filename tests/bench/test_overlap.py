@@ -6,24 +6,27 @@ from pathlib import Path
 import pytest
 
 from _result import holds
-from overlap import MUST, RECIPE, START_S, WAITS, Case, Split, main, measured, splits
+from overlap import COMPUTE, MUST, RECIPE, START_S, WAITS, Case, Split, main, measured, random_model, splits
 from tests.bench.traces import trace
 from twinmill.cli.config import load_recipe
 
 
 def test_window_0_may_give_every_core_to_either_mill():
-    assert splits(1) == [Split(1, 1)]
-    assert splits(2) == [Split(1, 1), Split(1, 2), Split(2, 1), Split(2, 2)]
-    assert len(splits(8)) == 9
+    assert splits(1) == [Split(1, 1), Split(2, 1)]
+    assert splits(2) == [Split(1, 1), Split(1, 2), Split(2, 1), Split(2, 2), Split(4, 1), Split(4, 2)]
+    assert len(splits(8)) == 12
 
 
-@pytest.mark.parametrize("case", [(), tuple(item.format(median_s=0.08) for item in WAITS)], ids=["compute", "waits"])
-def test_every_run_is_a_possible_one(case):
+@pytest.mark.parametrize("case", ["compute", "waits"])
+def test_every_run_is_a_possible_one(case, tmp_path):
+    sets = {"compute": COMPUTE, "waits": WAITS}[case]
+    model = random_model(tmp_path / "model") if case == "compute" else None
+    overrides = [item.format(median_s=0.08, model=model) for item in sets]
     for split in splits(2):
-        config = load_recipe(RECIPE, [*case, "rl.window.window=0", *split.overrides()])
+        config = load_recipe(RECIPE, [*overrides, "rl.window.window=0", *split.overrides()])
         assert config.trainer_threads == split.trainer
         assert {cluster.threads for cluster in config.clusters} == {split.engine}
-    assert config.taskset == ("waiting:0.08:tinyrepo:0" if case else "tinyrepo:1")
+    assert config.taskset == {"waits": "waiting:0.08:tinyrepo:0", "compute": "tinyrepo:1"}[case]
     assert config.machine == "namespace", "machines are real in either case"
 
 

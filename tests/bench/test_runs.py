@@ -18,11 +18,14 @@ def test_times_count_from_the_first_admission_to_the_last_commit():
     assert run.sampled_tokens == 80
 
 
-def test_waiting_is_a_share_of_the_time_after_the_first_step():
-    run = trace(10.0, steps=3, wait=1.0)
-    assert run.waiting_frac == pytest.approx(0.1)
+def test_waiting_is_a_share_of_the_time_in_which_both_mills_work():
+    run = trace(10.0, steps=4, wait=1.0)
+    assert run.waiting_frac == run.waiting_frac_to_the_end == pytest.approx(0.1)
     first = step(0, 10.0, wait=9.0, compute=1.0)
-    assert replace(run, steps=[first, *run.steps[1:]]).waiting_frac == pytest.approx(0.1), "the first wait is no fault"
+    last = step(3, 40.0, wait=7.0, compute=3.0)  # its slot closed at 39
+    uneven = replace(run, steps=[first, *run.steps[1:3], last])
+    assert uneven.waiting_frac == pytest.approx(0.1), "neither filling nor draining is a fault"
+    assert uneven.waiting_frac_to_the_end == pytest.approx((1 + 1 + 7) / 30)
 
 
 def test_busy_is_model_work_over_cores_and_time_while_both_mills_work():
