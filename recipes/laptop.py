@@ -21,7 +21,7 @@ from twinmill.train.sft import Sft
 from twinmill.train.sources.groups import Preparation
 from twinmill.train.step import Compute
 
-STEPS = 32
+STEPS = 24
 TEMPERATURE = 1.3
 """hot: attempts of a group must differ, and second guesses from the first, or there is nothing to choose between"""
 NANO = Path(__file__).parents[1] / "models" / "nano"
