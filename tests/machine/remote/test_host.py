@@ -1,6 +1,7 @@
 """Tenants, quotas and leases, without HTTP."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,16 +10,17 @@ from twinmill.env.machine.base import MachineLostError, MachineStartError
 from twinmill.env.machine.fake import FakeMachine
 from twinmill.env.machine.remote.host import Bucket, Host, HostConfig, Tenant
 from twinmill.env.machine.remote.journal import Journal, read
-from twinmill.records.machines import Call, Done, Failed, Get, LeaseEnd, LeaseEnded, LeaseOpened, Put, Snapshot
+from twinmill.records.machines import Call, Done, Failed, Get, Jobs, LeaseEnd, LeaseEnded, LeaseOpened, Put, Snapshot
 from twinmill.records.tasks import MachineSpec
 
 from .conftest import TOKEN
 
 SPEC = MachineSpec()
+ONE = (Tenant(name="a", token=TOKEN),)
 
 
 @asynccontextmanager
-async def hosting(folder, make=FakeMachine, tenants=(Tenant(name="a", token=TOKEN),), **config):
+async def hosting(folder, make=FakeMachine, tenants=ONE, **config):
     with Journal(folder) as journal:
         host = Host(make, tenants, journal, HostConfig(**config))
         watching = asyncio.create_task(host.watch())
@@ -138,14 +140,12 @@ def test_a_slow_start_is_no_lost_client(tmp_path):
     asyncio.run(body())
 
 
-def test_a_host_that_stood_still_gives_its_clients_that_time_on_top(tmp_path, monkeypatch):
-    import time
-
+def test_a_host_that_stood_still_gives_its_clients_that_time_on_top(tmp_path):
     async def body():
         async with hosting(tmp_path) as (host, account):
             await host.create(account, "key-1", SPEC, 1.0)
             await asyncio.sleep(0.1)
-            time.sleep(2.0)  # noqa: ASYNC251 that is the point
+            time.sleep(2.0)
             await asyncio.sleep(0.2)
             assert account.alive == 1
             await asyncio.sleep(1.5)
@@ -187,8 +187,6 @@ def test_an_answer_that_nobody_fetches_is_freed(tmp_path, monkeypatch):
 
 
 def test_what_a_backend_lacks_is_refused_by_name(tmp_path):
-    from twinmill.records.machines import Jobs
-
     async def body():
         async with hosting(tmp_path) as (host, account):
             await host.create(account, "key-1", SPEC, 60.0)
@@ -214,3 +212,23 @@ def test_an_operator_sees_all_and_others_themselves(tmp_path):
             assert host.account("nobody's") is None
 
     asyncio.run(body())
+
+
+def no_space(file, what):
+    raise OSError(28, "No space left on device")
+
+
+def test_a_journal_that_cannot_be_written_makes_no_machine_and_loses_none(tmp_path, monkeypatch):
+    async def body():
+        async with hosting(tmp_path) as (host, account):
+            await host.create(account, "key-1", SPEC, 60.0)
+            with monkeypatch.context() as full:
+                full.setattr("twinmill.env.machine.remote.journal._append", no_space)
+                with pytest.raises(MachineStartError, match="cannot write its journal"):
+                    await host.create(account, "key-2", SPEC, 60.0)
+                await host.close(account, "key-1")
+            assert account.alive == 0 and account.created == 1
+
+    asyncio.run(body())
+    with Journal(tmp_path) as next_one:
+        assert next_one.ended_before == ["000000"]  # the end that could not be written is written now

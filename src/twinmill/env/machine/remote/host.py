@@ -58,6 +58,7 @@ from ..base import (
     MachineBusyError,
     MachineLostError,
     MachineRefused,
+    MachineStartError,
     Pausable,
     Snapshotable,
 )
@@ -335,7 +336,10 @@ class Host:
             )
         now, seconds = time.monotonic(), min(lease_s, self.config.lease_s)
         lease = Lease(f"{next(self._numbers):06}", account, key, spec, seconds, now, now + seconds)
-        self._journal.write(LeaseOpened(lease=lease.id, tenant=tenant.name, key=key))
+        try:
+            self._journal.write(LeaseOpened(lease=lease.id, tenant=tenant.name, key=key))
+        except OSError as error:
+            raise MachineStartError(f"the server cannot write its journal, and so makes no machine: {error}") from error
         self._leases[tenant.name, key] = lease
         account.alive, account.created = account.alive + 1, account.created + 1
         account.recent.append(now)
@@ -370,7 +374,10 @@ class Host:
             note = f"{type(error).__name__}: {error}"
             log.error("the machine of lease %s could not be closed: %s", lease.id, note)
         finally:
-            self._journal.write(LeaseEnded(lease=lease.id, reason=reason, note=note))
+            try:
+                self._journal.write(LeaseEnded(lease=lease.id, reason=reason, note=note))
+            except OSError as error:  # the next life writes it
+                log.error("the end of lease %s could not be written: %s", lease.id, error)
             del self._leases[where]
             lease.account.alive -= 1
             lease.account.ended[reason.value] += 1

@@ -9,6 +9,7 @@ by the kill opened nothing: machines are made after their line is whole.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import signal
@@ -37,6 +38,7 @@ class Journal:
         self.folder = folder
         self.ended_before: list[str] = []
         """leases of earlier lives that were found open and ended"""
+        self._open: set[str] = set()
         self._lock = self._file = -1
 
     def __enter__(self) -> "Journal":
@@ -58,14 +60,19 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """The last line only when all was ended in order."""
-        if kind is None:
+        """The last line only when all was ended in order, and is written down."""
+        if kind is None and not self._open:
             self.write(LifeEnded())
         os.close(self._file)
         os.close(self._lock)
 
     def write(self, what: LifeBegan | LeaseOpened | LeaseEnded | LifeEnded) -> None:
+        """Raises OSError when the disk is full."""
         _append(self._file, what)
+        if isinstance(what, LeaseOpened):
+            self._open.add(what.lease)
+        if isinstance(what, LeaseEnded):
+            self._open.discard(what.lease)
 
     def _forget_old(self, lives: list[int]) -> None:
         """The newest stays, so that numbers go on."""
@@ -136,4 +143,8 @@ def _open(path: Path) -> int:
 
 
 def _append(file: int, what: LifeBegan | LeaseOpened | LeaseEnded | LifeEnded) -> None:
-    os.write(file, wire.to_json(JournalLine(at=round(time.time(), 3), what=what)) + b"\n")
+    """Raises OSError when the disk is full, also where a part of the line still fitted."""
+    line = wire.to_json(JournalLine(at=round(time.time(), 3), what=what)) + b"\n"
+    if os.write(file, line) != len(line):
+        os.write(file, b"\n")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the journal")
