@@ -1,9 +1,10 @@
-"""Agents: servers of machines in network namespaces of their own, thousands of graded attempts over HTTP, one killed -9.
+"""Agents: servers of machines in network namespaces of their own, 2,000 machines at once over HTTP, one agent killed -9.
 
 Every attempt grades a known change in a fresh machine, so its right reward is known: any other reward was made of a
-failure of infrastructure. One agent is killed when half of the attempts are done, and started again on its folder; the
-attempts that it held are lost (no reward) and played again. At the end the journals are read: each lease must have ended
-exactly once, and no process, no control group and no machine may be left of any life of any agent.
+failure of infrastructure. First all machines are started and stay; then they are used, and when an eighth of the attempts
+is done one agent is killed with all its machines, and started again on its folder. The attempts that it held are lost (no
+reward) and played again. At the end the journals are read: each lease must have ended exactly once, and no process, no
+control group and no machine may be left of any life of any agent.
 
 Namespaces are joined to this host by a pair of virtual Ethernet devices each. Where they cannot be made, the agents are
 plain processes on the loopback, which is said aloud and in `namespaces`.
@@ -146,8 +147,8 @@ class Agent:
     def server(self) -> Server:
         return Server(RemoteConfig(url=self.url, token_env=TOKEN_ENV, lease_s=30.0, patience_s=60.0), TOKEN)
 
-    def leases(self) -> Counter[LeaseEnd]:
-        """Reason -> leases. Raises where one has not ended exactly once, see not_ended_once."""
+    def ends(self) -> Counter[LeaseEnd]:
+        """Reason -> leases that ended so, over all lives."""
         lines = [line.what for path in self.folder.glob("*.jsonl") for line in read(path)]
         return Counter(line.reason for line in lines if isinstance(line, LeaseEnded))
 
@@ -174,32 +175,60 @@ class Tally:
     lost: int = 0
     """tries without a reward, played again"""
     infra_rewards: int = 0
-    seconds: list[float] = field(default_factory=list)
-    """of tries with a reward"""
+    starts_s: list[float] = field(default_factory=list)
+    """from the request to the machine"""
 
 
-async def play(agents: list[Agent], count: int, at_once: int, tally: Tally) -> None:
-    numbers = iter(range(count))
+class Gate:
+    """Where machines wait until `count` of them are there and have been counted. `room`: so many start, and are used, at
+    the same time."""
 
-    async def worker() -> None:
-        for number in numbers:
-            await attempt(number, agents[number % len(agents)], tally)
+    def __init__(self, count: int, at_once: int) -> None:
+        self._left, self.full, self.open = count, asyncio.Event(), asyncio.Event()
+        self.room = asyncio.Semaphore(at_once)
 
-    await asyncio.gather(*[worker() for _ in range(at_once)])
+    async def pass_through(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.full.set()
+        await self.open.wait()
 
 
-async def attempt(number: int, agent: Agent, tally: Tally) -> None:
+class Held(RemoteMachine):
+    """Starts, waits until all are there, and has a place in the room from then until its end."""
+
+    def __init__(self, spec: MachineSpec, server: Server, gate: Gate, tally: Tally) -> None:
+        super().__init__(spec, server=server)
+        self._gate, self._tally, self._placed = gate, tally, False
+
+    async def start(self) -> None:
+        async with self._gate.room:
+            started = time.perf_counter()
+            await super().start()
+            self._tally.starts_s.append(time.perf_counter() - started)
+        await self._gate.pass_through()
+        await self._gate.room.acquire()
+        self._placed = True
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            if self._placed:
+                self._placed = False
+                self._gate.room.release()
+
+
+async def attempt(number: int, agent: Agent, gate: Gate, tally: Tally) -> None:
     right = 0.0 if number % WRONG_EVERY == WRONG_EVERY - 1 else 1.0
 
     def make(spec: MachineSpec) -> Machine:
-        return RemoteMachine(spec, server=agent.server)
+        return Held(spec, agent.server, gate, tally)
 
     for _ in range(TRIES):
-        started = time.perf_counter()
         verdict = await grade(TASK, CHANGES[right], make, f"attempt-{number}")
         if verdict.reward is not None:
             tally.infra_rewards += verdict.reward != right
-            tally.seconds.append(time.perf_counter() - started)
             tally.done += 1
             return
         tally.lost += 1
@@ -219,35 +248,50 @@ async def kill_one(agent: Agent, tally: Tally, at: int) -> int:
     return len(found)
 
 
+async def alive(agents: list[Agent]) -> int:
+    return sum([(await status_of(agent.server)).alive for agent in agents])
+
+
 async def run(agents: list[Agent], count: int, at_once: int) -> dict[str, object]:
     for agent in agents:
         await asyncio.to_thread(agent.start)
-    tally, started = Tally(), time.perf_counter()
-    killing = asyncio.create_task(kill_one(agents[0], tally, count // 2))
-    await play(agents, count, at_once, tally)
+    tally, gate, started = Tally(), Gate(count, at_once), time.perf_counter()
+    killing = asyncio.create_task(kill_one(agents[0], tally, max(1, count // 8)))
+    playing = [asyncio.create_task(attempt(n, agents[n % len(agents)], gate, tally)) for n in range(count)]
+    filling = asyncio.create_task(gate.full.wait())
+    try:
+        await asyncio.wait({filling, *playing}, return_when=asyncio.FIRST_COMPLETED)
+        alive_at_once, up_s = await alive(agents), time.perf_counter() - started
+        gate.open.set()
+        print(f"{alive_at_once} machines are up after {up_s:.0f} s", flush=True)
+        await asyncio.gather(*playing)
+        orphans = await killing
+    finally:
+        for task in (filling, killing, *playing):
+            task.cancel()
+        await asyncio.gather(filling, killing, *playing, return_exceptions=True)
     seconds = time.perf_counter() - started
-    orphans = await killing
-    alive = [(await status_of(agent.server)).alive for agent in agents]
+    left = await alive(agents)
     codes = [await asyncio.to_thread(agent.end, signal.SIGTERM) for agent in agents]
     if any(codes):
         raise RuntimeError(f"agents that were told to end left with {codes}, not 0")
-    orphans += sum(alive) + sum(len(agent.left()) for agent in agents)
+    orphans += left + sum(len(agent.left()) for agent in agents)
     leases, bad = (sum(column) for column in zip(*[agent.not_ended_once() for agent in agents]))
-    ends = sum((agent.leases() for agent in agents), Counter[LeaseEnd]())
-    percentiles = statistics.quantiles(tally.seconds, n=100)
+    ends = sum((agent.ends() for agent in agents), Counter[LeaseEnd]())
+    percentiles = statistics.quantiles(tally.starts_s, n=100)
     return {
-        "graded": tally.done, "leases": leases, "tries_lost": tally.lost, "leases_killed": ends[LeaseEnd.KILLED],
-        "seconds": seconds, "machines_per_s": leases / seconds,
-        "attempt_p50_s": percentiles[49], "attempt_p99_s": percentiles[98],
+        "graded": tally.done, "alive_at_once": alive_at_once, "leases": leases, "tries_lost": tally.lost,
+        "leases_killed": ends[LeaseEnd.KILLED], "up_s": up_s, "seconds": seconds,
+        "start_p50_ms": percentiles[49] * 1e3, "start_p99_ms": percentiles[98] * 1e3,
         "leases_not_ended_once": bad, "orphans": orphans, "infra_rewards": tally.infra_rewards,
     }  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--machines", type=int, default=FULL, help="attempts, each in a machine of its own")
+    parser.add_argument("--machines", type=int, default=FULL, help="at once, one for each attempt")
     parser.add_argument("--agents", type=int, default=4)
-    parser.add_argument("--at-once", type=int, default=32, help="attempts at the same time, over all agents")
+    parser.add_argument("--at-once", type=int, default=16, help="machines that start, or are used, at the same time")
     parser.add_argument("--plain", action="store_true", help="agents on the loopback, without network namespaces")
     options = parser.parse_args()
     if options.machines < 2 * options.agents:
@@ -270,7 +314,7 @@ def main() -> None:
             remove_namespaces(spaces)
     measured = {"agents": len(agents), "namespaces": sum(bool(space.name) for space in spaces), **measured}
     must = {"leases_not_ended_once": "== 0", "orphans": "== 0", "infra_rewards": "== 0"}
-    must |= {"graded": f">= {options.machines}", "leases_killed": ">= 1"}
+    must |= {"graded": f">= {options.machines}", "alive_at_once": f">= {options.machines}", "leases_killed": ">= 1"}
     finish("agents", measured, must)
 
 

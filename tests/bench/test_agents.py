@@ -18,13 +18,14 @@ PROGRAM = Path(__file__).parents[2] / "bench" / "agents.py"
 @pytest.mark.skipif(bool(native.supported()), reason="no native machines here")
 @pytest.mark.parametrize("more", [(), ("--plain",)])
 def test_a_tiny_run_loses_nothing(more):
-    tiny = ("--machines", "24", "--agents", "2", "--at-once", "6", *more)
+    tiny = ("--machines", "24", "--agents", "2", "--at-once", "4", *more)
     done = subprocess.run([sys.executable, PROGRAM, *tiny], capture_output=True, text=True, timeout=280)
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
     found = result["measured"]
     assert (found["leases_not_ended_once"], found["orphans"], found["infra_rewards"]) == (0, 0, 0)
-    assert found["graded"] == 24 and found["leases"] >= 24 + found["leases_killed"] >= 25
+    assert found["graded"] == found["alive_at_once"] == 24
+    assert found["leases"] == 24 + found["leases_killed"] == 24 + found["tries_lost"] > 24
     assert (
         found["namespaces"] == 0 if more else ("NO NETWORK NAMESPACES HERE" in done.stdout) == (not found["namespaces"])
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -80,6 +81,9 @@ def serve(
         console.print(
             "[yellow]tokens and files cross in clear: beyond a line of your own, put a proxy with TLS before it[/]"
         )
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each machine takes a few
 
     def ready(url: str, behind: Host, stop: object) -> None:
         ended = f"; ended {len(behind.found)} machines that a killed server left" if behind.found else ""
