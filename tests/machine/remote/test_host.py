@@ -67,6 +67,10 @@ def test_tenants_that_cannot_be(tmp_path, tenants, words):
 def test_a_short_token_and_an_empty_quota_are_refused_and_no_token_is_shown():
     with pytest.raises(ValueError, match="must have at least 16"):
         Tenant(name="a", token="short")
+    for token in ("with spaces in the middle", "of two lines\n-and-so-on", "schlüssel-mit-umlaut"):
+        with pytest.raises(ValueError, match="no header can carry") as error:
+            Tenant(name="a", token=token)
+        assert token not in str(error.value)
     with pytest.raises(ValueError, match="at least 1"):
         Tenant(name="a", token="x" * 16, machines=0)
     assert "x" * 16 not in repr(Tenant(name="a", token="x" * 16))

@@ -20,5 +20,7 @@ Everything may be asked again after a lost answer: a machine has the key that it
 and a close finds nothing left to do. So a client tries again while a bad line lasts, and nothing is done twice.
 
 Not covered: encryption (put a proxy with TLS before it where the line is not your own), more than one server behind
-one address, machines that outlive their server.
+one address, machines that outlive their server, a bound on what a tenant may ask of one machine (memory, disk), the
+routes of other systems: E2B's machines are made of templates and reached through a host name each, which is no thin
+adapter over these.
 """

@@ -35,6 +35,18 @@ class RemoteConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return None
 
 
+TOKEN_CHARACTERS = 16
+"""the fewest of a token"""
+
+
+def check_token(token: str, of: str) -> None:
+    """Raises ValueError, which does not show it. `of`: whose it is, in words."""
+    if len(token) < TOKEN_CHARACTERS:
+        raise ValueError(f"the token of {of} has {len(token)} characters; it must have at least {TOKEN_CHARACTERS}")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError(f"the token of {of} has characters that no header can carry: letters, digits and signs only")
+
+
 @dataclass(frozen=True)
 class Server:
     """A server of machines, and who we are to it. Raises ValueError."""
@@ -50,6 +62,7 @@ class Server:
                 f"no token for the machines at {self.config.url}: the environment variable {self.config.token_env} is "
                 "empty; set it to a token that the server knows (remote.token_env names the variable)"
             )
+        check_token(self.token, f"the machines at {self.config.url} ({self.config.token_env})")
 
     @property
     def url(self) -> str:

@@ -62,6 +62,7 @@ from ..base import (
     Pausable,
     Snapshotable,
 )
+from .config import check_token
 from .failures import failure
 from .journal import Journal
 
@@ -91,10 +92,7 @@ class Tenant:
     """may see the machines of all tenants (not use them)"""
 
     def __post_init__(self) -> None:
-        if len(self.token) < 16:
-            raise ValueError(
-                f"the token of tenant {self.name} has {len(self.token)} characters; it must have at least 16"
-            )
+        check_token(self.token, f"tenant {self.name}")
         if self.machines < 1 or self.creates_per_minute < 1:
             raise ValueError(f"tenant {self.name}: machines and creates_per_minute must be at least 1")
 
