@@ -303,6 +303,7 @@ def main() -> None:
         except OSError as error:
             print(f"NO NETWORK NAMESPACES HERE ({error}): the agents are plain processes on the loopback", flush=True)
     agents: list[Agent] = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever ends this early gets what is below done, too
     with tempfile.TemporaryDirectory() as folder:
         try:
             agents += [Agent(space, Path(folder, str(n))) for n, space in enumerate(spaces)]
