@@ -57,6 +57,26 @@ WRONG = {
         (*OFF, 'clusters=[{"name": "a"}, {"name": "b"}, {"name": "c"}]', "rl.window.window=0"),
         "rl.window.groups_per_step is below the number of clusters",
     ),
+    "remote without a server": (
+        ("machine=remote",),
+        "remote.url must be http://HOST:PORT of a `twinmill machines serve`",
+    ),
+    "remote without a token": (
+        ("machine=remote", "remote.url=http://127.0.0.1:8400", "remote.token_env=NO_SUCH_VARIABLE"),
+        "the environment variable NO_SUCH_VARIABLE is empty; set it to a token that the server knows",
+    ),
+    "a token in the config": (
+        ("machine=remote", "remote.url=http://127.0.0.1:8400", "remote.token_env=s3cr-et"),
+        "remote.token_env must be the NAME of an environment variable, and no token",
+    ),
+    "no lease": (
+        ("machine=remote", "remote.url=http://h:1", "remote.lease_s=0"),
+        "remote.lease_s is 0.0; .* at least 1",
+    ),
+    "a server for nobody": (
+        ("remote.url=http://h:1",),
+        "remote has no effect: machine is namespace; set machine to remote",
+    ),
     "no model": (("model=/nowhere",), "model: no Hugging Face folder at /nowhere"),
     "long context": (
         ("engine.context_tokens=4096",),

@@ -13,10 +13,13 @@ from twinmill.data.render import open_renderer
 from twinmill.data.tasks.base import TaskSet, open_taskset
 from twinmill.engine.embedded.config import backend_of
 from twinmill.env.machine import BACKENDS
+from twinmill.env.machine.remote.config import RemoteConfig
 from twinmill.model import core
 from twinmill.model.config import ConfigError as ModelError
 from twinmill.model.config import ModelConfig, Parity, read_config
 from twinmill.publish.config import problems_of
+
+from .makers import machine_maker
 
 if TYPE_CHECKING:
     from .config import RunConfig
@@ -25,6 +28,7 @@ READ_BY = {
     "corpus": ("midtrain",),
     "taskset": ("experts", "rl"),
     "machine": ("experts", "rl"),
+    "remote": ("experts", "rl"),
     "rollout": ("experts", "rl"),
     "harness": ("experts", "rl"),
     **dict.fromkeys(("split", "store", "engine", "sync", "publish", "audit"), ("rl",)),
@@ -137,8 +141,7 @@ def _fits(config: "RunConfig", model: ModelConfig) -> Iterator[str]:
 
 
 def _tasks(config: "RunConfig") -> Iterator[str]:
-    if config.machine not in BACKENDS:
-        yield f"machine: there is no {config.machine!r}; choose one of {', '.join(BACKENDS)}"
+    yield from _machines(config)
     try:
         taskset = open_taskset(config.taskset)
     except (ValueError, ImportError, OSError) as error:
@@ -149,6 +152,18 @@ def _tasks(config: "RunConfig") -> Iterator[str]:
         splits["evaluation.split"] = config.evaluation.split
     for key, split in splits.items():
         yield from _split(config, taskset, key, split)
+
+
+def _machines(config: "RunConfig") -> Iterator[str]:
+    if config.machine not in BACKENDS:
+        yield f"machine: there is no {config.machine!r}; choose one of {', '.join(BACKENDS)}"
+    elif config.machine == "remote":
+        try:
+            machine_maker(config.machine, config.remote)
+        except ValueError as error:
+            yield str(error)
+    elif config.remote != RemoteConfig():
+        yield f"remote has no effect: machine is {config.machine}; set machine to remote, or leave remote out"
 
 
 def _split(config: "RunConfig", taskset: TaskSet, key: str, split: str) -> Iterator[str]:

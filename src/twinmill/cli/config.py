@@ -21,6 +21,7 @@ from twinmill.engine.embedded import EngineConfig
 from twinmill.engine.sync import SyncConfig
 from twinmill.env.audit import AuditConfig
 from twinmill.env.harness.loop import HarnessConfig
+from twinmill.env.machine.remote.config import RemoteConfig
 from twinmill.publish import CollectConfig, LeaseConfig, LinkConfig, MirrorConfig, PublishConfig
 from twinmill.rollout.evaluate import EvalConfig
 from twinmill.rollout.mill import RolloutConfig
@@ -94,6 +95,8 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     evaluation: EvalConfig | None = None
     machine: str = "namespace"
     """machine backend"""
+    remote: RemoteConfig = RemoteConfig()
+    """where machines are, with machine set to remote"""
     hang_s: float = 30.0
     """seconds without a sign of life after which a process counts as hanging and is started again; the evaluator gets
     twice and the trainer four times as long"""

@@ -3,6 +3,7 @@
 import asyncio
 from functools import partial
 from pathlib import Path
+from secrets import token_urlsafe
 
 from rich.console import Console
 
@@ -31,9 +32,10 @@ def doctor(*, runs: Path = Path("runs")) -> int:
             "native machines": (partial(_machine, "native"), f"{compile_it}bubblewrap serves"),
             "bubblewrap machines": (partial(_machine, "bubblewrap"), install),
             "bubblewrap": (_bubblewrap, install),
+            "remote machines": (_remote, "pip install 'twinmill' again: uvicorn, starlette and httpx2 come with it"),
             "native core": (_core, f"{compile_it}engines compute in torch, several times slower"),
         },
-        optional=("native machines", "bubblewrap machines", "bubblewrap", "native core"),
+        optional=("native machines", "bubblewrap machines", "bubblewrap", "remote machines", "native core"),
     )
     console.print(board.table(found))
     missing = [check for check in found if check.ok is False]
@@ -46,6 +48,31 @@ def doctor(*, runs: Path = Path("runs")) -> int:
 def _bubblewrap() -> str:
     found = find_bwrap()
     return f"{'.'.join(map(str, found.version))} at {found.path}"
+
+
+def _remote() -> str:
+    """Serve one on the loopback and use it through HTTP. What a distant server has, only that server can tell."""
+    from tempfile import TemporaryDirectory
+
+    from twinmill.env.machine.remote.config import RemoteConfig, Server
+    from twinmill.env.machine.remote.host import Tenant
+    from twinmill.env.machine.remote.server import serving
+
+    token = token_urlsafe(32)
+
+    async def tried(url: str) -> None:
+        machine = make_machine("remote", MachineSpec(), server=Server(RemoteConfig(url=url), token))
+        try:
+            await machine.start()
+            done = await machine.exec(["echo", "hello"], timeout_s=20)
+        finally:
+            await machine.close()
+        if done.stdout != "hello\n":
+            raise RuntimeError(f"echo in a machine said {done.stdout!r} {done.stderr!r}")
+
+    with TemporaryDirectory() as folder, serving([Tenant(name="doctor", token=token)], Path(folder)) as (url, _):
+        asyncio.run(tried(url))
+    return "served one here and used it by HTTP; for another host: twinmill machines serve there, machine=remote here"
 
 
 def _core() -> str:

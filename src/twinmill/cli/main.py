@@ -50,7 +50,13 @@ for name, text in {
 }.items():
     weights.command(f"twinmill.cli.weights:{name.replace('-', '_')}", name=name, help=text)
 weights.command("twinmill.cli.plan:plan", name="plan", help="What a version of any model would cost, and what binds.")
-for sub in (tasks, episodes, weights):
+machines = App(name="machines", help="Machines for runs on other hosts, over HTTP.")
+for name, text in {
+    "serve": "Serve machines of this host, to whoever has a token.",
+    "status": "Machines, tenants and leases of a server.",
+}.items():
+    machines.command(f"twinmill.cli.machines:{name}", name=name, help=text)
+for sub in (tasks, episodes, weights, machines):
     app.command(sub)
 
 

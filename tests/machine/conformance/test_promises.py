@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from twinmill.env.machine import make_machine, namespace
+from twinmill.env.machine import namespace
 from twinmill.env.machine.base import MachineLostError, MachineStartError
 from twinmill.records.base import Ref
 from twinmill.records.tasks import MachineSpec
@@ -138,7 +138,7 @@ def test_a_spec_that_cannot_be_given_is_refused(machines):
         MachineSpec(snapshot=Ref(key="k", digest="d", bytes=1)),
     ):
         with pytest.raises(MachineStartError, match=r"no (network|services|snapshot) yet"):
-            asyncio.run(make_machine(machines.backend, spec).start())
+            asyncio.run(machines.of(spec).start())
     with pytest.raises(MachineStartError, match="memory_bytes"):
         asyncio.run(machines.make(memory_bytes=1 << 20).start())
 

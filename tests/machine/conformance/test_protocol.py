@@ -14,7 +14,7 @@ from .conftest import REAL
 
 @pytest.fixture(params=[*REAL, "fake"])
 def machines(request):
-    return Machines(request.param)
+    return request.getfixturevalue("remote") if request.param == "remote" else Machines(request.param)
 
 
 FILES = {"main.py": "x = 1\n", "d/notes.txt": "hi"}

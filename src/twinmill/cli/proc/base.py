@@ -13,6 +13,9 @@ from types import FrameType
 
 from twinmill.cli.blocks import Blocks
 from twinmill.cli.errors import causes, expected
+from twinmill.cli.makers import machine_maker
+from twinmill.env.machine.remote.config import RemoteConfig
+from twinmill.env.reward.grading import MakeMachine
 from twinmill.launch.beat import BEAT_FILE, Heart
 from twinmill.launch.death import DEATH_FD, watch_parent
 from twinmill.store.blobs import Blobs, StoreConfig, open_blobs
@@ -36,6 +39,11 @@ class Role:
 
     def blobs(self) -> Blobs:
         return open_store(self.run, self.blocks)
+
+    def make_machine(self) -> MakeMachine:
+        """What makes this run's machines."""
+        remote = self.blocks.get("remote", RemoteConfig) if self.blocks.has("remote") else RemoteConfig()
+        return machine_maker(self.blocks.get("machine", str), remote)
 
     def cluster(self) -> int:
         """Index of this role's cluster in the config."""

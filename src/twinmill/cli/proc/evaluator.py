@@ -14,7 +14,6 @@ from twinmill.data.render import open_renderer
 from twinmill.data.tasks.base import open_taskset
 from twinmill.engine.embedded import EmbeddedEngine
 from twinmill.env.audit import Auditor
-from twinmill.env.machine import make_machine
 from twinmill.model.config import from_hf
 from twinmill.publish.apply import Prepared
 from twinmill.publish.manifest import WeightsLog
@@ -88,7 +87,7 @@ async def one(role: Role, config: RunConfig, engine: EmbeddedEngine, version: in
     player = Player(
         engine=engine,
         renderer=renderer,
-        make_machine=lambda spec: make_machine(config.machine, spec),
+        make_machine=role.make_machine(),
         harness=harness,
         cluster="evaluator",
     )

@@ -13,7 +13,6 @@ from twinmill.data.tasks.tinyrepo.expert import Style, plan
 from twinmill.engine.scripted import ScriptedEngine, reciting
 from twinmill.env.harness.loop import HarnessConfig
 from twinmill.env.harness.tools import SPECS
-from twinmill.env.machine import make_machine
 from twinmill.records.episodes import Episode, Verdict
 from twinmill.rollout.mill import RolloutConfig
 from twinmill.rollout.play import Player
@@ -37,11 +36,10 @@ async def play_all(role: Role) -> None:
     tools = list(SPECS.values())
     scripts: dict[str, list[list[int]]] = {}
 
-    backend = blocks.get("machine", str)
     player = Player(
         engine=ScriptedEngine(reciting(scripts)),
         renderer=renderer,
-        make_machine=lambda spec: make_machine(backend, spec),
+        make_machine=role.make_machine(),
         harness=blocks.get("harness", HarnessConfig),
         cluster="expert",
     )

@@ -15,7 +15,6 @@ from twinmill.data.tasks.base import IMPOSSIBLE, open_taskset
 from twinmill.engine.client import EngineClient
 from twinmill.env.audit import AuditConfig, Auditor, PlantedSet
 from twinmill.env.harness.loop import HarnessConfig
-from twinmill.env.machine import make_machine
 from twinmill.rollout.mill import Mill, RolloutConfig, no_audit
 from twinmill.rollout.play import Player
 from twinmill.store.ledger import EpisodesLog
@@ -43,14 +42,13 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
             return task_of(slot, canaries, seed)
         return task_of(slot, ids, seed)
 
-    backend = blocks.get("machine", str)
     blobs = role.blobs()
     tally = Tally(role)
     async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
         player = make_player(
             engine=engine,
             renderer=renderer,
-            make_machine=lambda spec: make_machine(backend, spec),
+            make_machine=role.make_machine(),
             harness=blocks.get("harness", HarnessConfig),
             cluster=role.part,
             blobs=blobs,

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from twinmill.records.base import Record
+from twinmill.records.machines import ExecResult
 
 
 class InfrastructureError(Exception):
@@ -69,16 +69,6 @@ class Capability(StrEnum):
     """a way to other hosts"""
     SERVICES = "services"
     """databases and the like are up before the first turn"""
-
-
-class ExecResult(Record):
-    stdout: str
-    stderr: str
-    return_code: int
-    timed_out: bool = False
-    truncated: bool = False
-    """output beyond the cap was discarded"""
-    duration_s: float = 0.0
 
 
 class Machine(Protocol):
