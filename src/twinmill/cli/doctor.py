@@ -11,8 +11,9 @@ from twinmill.env.machine import make_machine
 from twinmill.env.machine.bwrap import find_bwrap
 from twinmill.env.machine.cells import reasons
 from twinmill.env.machine.namespace import NamespaceMachine
+from twinmill.env.machine.services.postgresql import MEND, find_postgres
 from twinmill.model import core
-from twinmill.records.tasks import MachineSpec
+from twinmill.records.tasks import MachineSpec, Service
 
 console = Console()
 
@@ -31,9 +32,10 @@ def doctor(*, runs: Path = Path("runs")) -> int:
             "native machines": (partial(_machine, "native"), f"{compile_it}bubblewrap serves"),
             "bubblewrap machines": (partial(_machine, "bubblewrap"), install),
             "bubblewrap": (_bubblewrap, install),
+            "postgresql": (_postgresql, f"{MEND}; it runs in native machines"),
             "native core": (_core, f"{compile_it}engines compute in torch, several times slower"),
         },
-        optional=("native machines", "bubblewrap machines", "bubblewrap", "native core"),
+        optional=("native machines", "bubblewrap machines", "bubblewrap", "postgresql", "native core"),
     )
     console.print(board.table(found))
     missing = [check for check in found if check.ok is False]
@@ -46,6 +48,21 @@ def doctor(*, runs: Path = Path("runs")) -> int:
 def _bubblewrap() -> str:
     found = find_bwrap()
     return f"{'.'.join(map(str, found.version))} at {found.path}"
+
+
+def _postgresql() -> str:
+    """Start one in a machine and have it answer; the first time this makes the image that machines are forked from."""
+    folder, version = find_postgres()
+
+    async def tried() -> None:
+        machine = make_machine("native", MachineSpec(services=(Service(kind="postgresql"),)))
+        try:
+            await machine.start()
+        finally:
+            await machine.close()
+
+    asyncio.run(tried())
+    return f"{version} at {folder}: answered in a machine; tasks dbmigrate:postgresql can be played"
 
 
 def _core() -> str:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from types import NoneType
 
 from twinmill.data.tasks.base import IMPOSSIBLE
+from twinmill.data.tasks.ids import Numbered
 from twinmill.records.tasks import Budget, Case, Grader, GraderKind, MachineSpec, Message, Task
 
 from . import cases, faults, functions
@@ -103,7 +104,7 @@ class TinyRepo:
     def ids(self, split: str) -> Sequence[str]:
         if split not in SPLITS:
             raise ValueError(f"tinyrepo has splits {', '.join(SPLITS)}, not {split!r}")
-        return _Ids(self.level, split, SPLITS[split][1])
+        return Numbered(f"tinyrepo/{self.level}/{split}/", SPLITS[split][1])
 
     def broken(self, task_id: str) -> Broken:
         return _broken(*_parse(task_id))
@@ -131,23 +132,6 @@ class TinyRepo:
     def oracle(self, task_id: str) -> dict[str, str]:
         repo = self.broken(task_id)
         return {repo.path: repo.good[repo.path]}
-
-
-class _Ids(Sequence[str]):
-    """A million ids without a million strings."""
-
-    def __init__(self, level: int, split: str, count: int):
-        self._prefix, self._count = f"tinyrepo/{level}/{split}/", count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, i):  # type: ignore[no-untyped-def]
-        if isinstance(i, slice):
-            return [self[k] for k in range(*i.indices(self._count))]
-        if not -self._count <= i < self._count:
-            raise IndexError(i)
-        return f"{self._prefix}{i % self._count}"
 
 
 def _parse(task_id: str) -> tuple[int, str, int]:
