@@ -50,7 +50,13 @@ for name, text in {
 }.items():
     weights.command(f"twinmill.cli.weights:{name.replace('-', '_')}", name=name, help=text)
 weights.command("twinmill.cli.plan:plan", name="plan", help="What a version of any model would cost, and what binds.")
-for sub in (tasks, episodes, weights):
+machines = App(name="machines", help="Machines: what they cost here, and what a burst of them would take.")
+for name, text in {
+    "calibrate": "Measure what machines cost on this host, for `plan`.",
+    "plan": "What a burst of machines would take, by the pool's own scheduler on a virtual clock.",
+}.items():
+    machines.command(f"twinmill.cli.burst:{name}", name=name, help=text)
+for sub in (tasks, episodes, weights, machines):
     app.command(sub)
 
 

@@ -6,6 +6,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twinmill.batch.window import Window, may_start
@@ -16,6 +17,8 @@ from twinmill.engine.client import EngineClient
 from twinmill.env.audit import AuditConfig, Auditor, PlantedSet
 from twinmill.env.harness.loop import HarnessConfig
 from twinmill.env.machine import make_machine
+from twinmill.env.machine.pool.local import Pool
+from twinmill.env.machine.pool.scheduler import PoolConfig
 from twinmill.rollout.mill import Mill, RolloutConfig, no_audit
 from twinmill.rollout.play import Player
 from twinmill.store.ledger import EpisodesLog
@@ -43,14 +46,15 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
             return task_of(slot, canaries, seed)
         return task_of(slot, ids, seed)
 
-    backend = blocks.get("machine", str)
+    backend, config = blocks.get("machine", str), blocks.get("rollout", RolloutConfig)
     blobs = role.blobs()
     tally = Tally(role)
+    pool = Pool(partial(make_machine, backend), role.run.path / "machines", PoolConfig(machines=config.machines))
     async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
         player = make_player(
             engine=engine,
             renderer=renderer,
-            make_machine=lambda spec: make_machine(backend, spec),
+            make_machine=pool.machine,
             harness=blocks.get("harness", HarnessConfig),
             cluster=role.part,
             blobs=blobs,
@@ -63,7 +67,7 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
             task_of=task_id_of,
             may_start=lambda slot, serving: may_start(slot, window.groups_per_step, window.window, serving),
             play=player,
-            config=blocks.get("rollout", RolloutConfig),
+            config=config,
             seed=seed,
             slots=slots,
             note=tally.note,
@@ -77,6 +81,7 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
                 await running
         finally:
             heart.cancel()
+            await pool.close()
 
 
 class Tally:
