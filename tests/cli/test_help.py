@@ -11,7 +11,7 @@ from twinmill.cli.main import COMMANDS
 
 from .conftest import Cli
 
-ALL = (*COMMANDS, "tasks", "episodes", "weights")
+ALL = (*COMMANDS, "tasks", "episodes", "weights", "machines")
 ASK = """
 import sys
 from twinmill.cli.main import main
@@ -34,6 +34,7 @@ def test_help_imports_nothing_heavy() -> None:
         ("weights", "materialize"),
         ("weights", "plan"),
         ("episodes", "show"),
+        ("machines", "plan"),
     ]
     code = ASK.format(asked=asked)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

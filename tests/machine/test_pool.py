@@ -126,6 +126,52 @@ def test_who_is_cancelled_gives_the_place_up(tmp_path):
     play(body, Fakes(), tmp_path, machines=1)
 
 
+def test_a_turn_that_comes_in_the_moment_of_cancelling_is_not_lost(tmp_path):
+    async def body(pool):
+        first, second, third = (pool.machine(SPEC) for _ in range(3))
+        await first.start()
+        waiting = asyncio.create_task(second.start())
+        await asyncio.sleep(0.01)
+        waiting.cancel()  # before it can react, the place becomes free
+        await first.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.wait_for(third.start(), 2)
+        await third.close()
+        node = pool.scheduler.nodes["here"]
+        return node.alive, node.creating
+
+    assert play(body, Fakes(), tmp_path, machines=1) == (0, 0)
+
+
+def test_a_machine_that_starts_while_the_pool_closes_is_ended(tmp_path):
+    async def body(pool):
+        starting = asyncio.create_task(pool.machine(SPEC).start())
+        await asyncio.sleep(0.02)
+        await pool.close()
+        with pytest.raises(MachineLostError, match="the pool was closed"):
+            await starting
+
+    fakes = Fakes(start_s=0.1)
+    play(body, fakes, tmp_path)
+    assert [m.state for m in fakes.made] == ["closed"]
+
+
+def test_a_machine_that_does_not_end_stays_in_the_journal(tmp_path):
+    async def body(pool):
+        machine = pool.machine(SPEC)
+        await machine.start()
+
+        async def stuck():
+            raise MachineLostError("it does not end")
+
+        machine._machine.close = stuck
+        with pytest.raises(MachineLostError, match="does not end"):
+            await machine.close()
+        return pool.journal.path
+
+    assert open_in(play(body, Fakes(), tmp_path)) == {1}
+
+
 def test_closing_the_pool_ends_machines_and_tells_who_waits(tmp_path):
     async def body(pool):
         first, second = pool.machine(SPEC), pool.machine(SPEC)

@@ -47,13 +47,15 @@ class Journal:
         self.open.add(number)
 
     def end(self, number: int) -> None:
-        """Nothing of it is left."""
-        self._write({"end": number})
+        """Nothing of it is left. After close() this is only remembered: a line more would say no more to the next life."""
+        if self._file >= 0:
+            self._write({"end": number})
         self.open.discard(number)
 
     def close(self) -> None:
         """A life that ended everything leaves no file; any other one leaves it to the next."""
         os.close(self._file)
+        self._file = -1
         if not self.open:
             self.path.unlink(missing_ok=True)
 

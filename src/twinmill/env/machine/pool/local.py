@@ -107,8 +107,7 @@ class Pool:
             except BaseException as error:
                 with contextlib.suppress(InfrastructureError):
                     await machine.close()
-                if id in self.journal.open and not self._closed:
-                    self.journal.end(id)
+                    self._write_off(id)
                 if self._closed or isinstance(error, MachineRefused) or not isinstance(error, InfrastructureError):
                     self.scheduler.started(start, clock())  # no sign of congestion, and no use in another try
                     self.scheduler.ended(id)
@@ -131,16 +130,23 @@ class Pool:
             return
         try:
             await machine.close()
-            self.journal.end(id)  # not where close() says that it does not end: the next life looks after it
+            self._write_off(id)  # not where close() says that it does not end: the next life looks after it
         finally:
             self.scheduler.ended(id)
             self._stir()
 
     def _write_down(self, id: int) -> None:
+        if self._closed:
+            raise MachineLostError("the pool was closed")
         try:
             self.journal.create(id)
         except OSError as error:
             raise MachineStartError(f"no machine without a journal: {error}") from error
+
+    def _write_off(self, id: int) -> None:
+        if id in self.journal.open:
+            with contextlib.suppress(OSError):  # a full disk: the next life looks after one more that has ended
+                self.journal.end(id)
 
     def _stir(self) -> None:
         """Let start what may start, and look again when something may change by itself."""
@@ -150,10 +156,8 @@ class Pool:
         if self._turns:
             total, free = memory()
             self.scheduler.sense(HERE, free / total)
-        for start in self.scheduler.next(loop.time()):
-            turn = self._turns.get(start.ask.id)
-            if turn is not None and not turn.done():
-                turn.set_result(start)
+        while starts := list(self.scheduler.next(loop.time())):
+            self._grant(starts, loop.time())
         if self._waker is not None:
             self._waker.cancel()
             self._waker = None
@@ -161,6 +165,15 @@ class Pool:
             at = self.scheduler.wake()
             wait = SENSE_S if at is None else min(SENSE_S, max(0.0, at - loop.time()))
             self._waker = loop.call_later(wait, self._stir)
+
+    def _grant(self, starts: list[Start], now: float) -> None:
+        for start in starts:
+            turn = self._turns.get(start.ask.id)
+            if turn is not None and not turn.done():
+                turn.set_result(start)
+            else:  # whoever asked was cancelled in this very moment, and has not been able to say so
+                self.scheduler.started(start, now)
+                self.scheduler.ended(start.ask.id)
 
 
 class PooledMachine:
