@@ -15,6 +15,7 @@ from typing import NamedTuple
 from _result import finish
 from twinmill.env.machine import cells, make_machine
 from twinmill.env.machine.base import Machine
+from twinmill.env.machine.cgroups import strays
 from twinmill.env.machine.leftovers import leftovers
 from twinmill.env.machine.native import SPARE_NETS
 from twinmill.env.machine.pool.calibrate import WORK_LOOPS, calibrate, work
@@ -87,7 +88,7 @@ def inventory() -> dict[str, int]:
     return {
         "fds": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
         "mounts": sum(len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines()) for pid in pids),
-        "cgroups": sum(owner == os.getpid() for owner, _ in cells.strays()),
+        "cgroups": sum(owner == os.getpid() for owner, _ in strays()),
         "pids": len(pids),
         "namespaces": len({space for pid in pids for space in held(pid)}),
     }
