@@ -35,6 +35,7 @@ def test_help_imports_nothing_heavy() -> None:
         ("weights", "plan"),
         ("episodes", "show"),
         ("machines", "serve"),
+        ("machines", "plan"),
     ]
     code = ASK.format(asked=asked)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -12,8 +12,9 @@ from twinmill.env.machine import make_machine
 from twinmill.env.machine.bwrap import find_bwrap
 from twinmill.env.machine.cells import reasons
 from twinmill.env.machine.namespace import NamespaceMachine
+from twinmill.env.machine.services.postgresql import MEND, find_postgres
 from twinmill.model import core
-from twinmill.records.tasks import MachineSpec
+from twinmill.records.tasks import MachineSpec, Service
 
 console = Console()
 
@@ -33,9 +34,17 @@ def doctor(*, runs: Path = Path("runs")) -> int:
             "bubblewrap machines": (partial(_machine, "bubblewrap"), install),
             "bubblewrap": (_bubblewrap, install),
             "remote machines": (_remote, "pip install 'twinmill' again: uvicorn, starlette and httpx2 come with it"),
+            "postgresql": (_postgresql, f"{MEND}; it runs in native machines"),
             "native core": (_core, f"{compile_it}engines compute in torch, several times slower"),
         },
-        optional=("native machines", "bubblewrap machines", "bubblewrap", "remote machines", "native core"),
+        optional=(
+            "native machines",
+            "bubblewrap machines",
+            "bubblewrap",
+            "remote machines",
+            "postgresql",
+            "native core",
+        ),
     )
     console.print(board.table(found))
     missing = [check for check in found if check.ok is False]
@@ -73,6 +82,21 @@ def _remote() -> str:
     with TemporaryDirectory() as folder, serving([Tenant(name="doctor", token=token)], Path(folder)) as (url, _):
         asyncio.run(tried(url))
     return "served one here and used it by HTTP; for another host: twinmill machines serve there, machine=remote here"
+
+
+def _postgresql() -> str:
+    """Start one in a machine and have it answer; the first time this makes the image that machines are forked from."""
+    folder, version = find_postgres()
+
+    async def tried() -> None:
+        machine = make_machine("native", MachineSpec(services=(Service(kind="postgresql"),)))
+        try:
+            await machine.start()
+        finally:
+            await machine.close()
+
+    asyncio.run(tried())
+    return f"{version} at {folder}: answered in a machine; tasks dbmigrate:postgresql can be played"
 
 
 def _core() -> str:

@@ -50,12 +50,16 @@ for name, text in {
 }.items():
     weights.command(f"twinmill.cli.weights:{name.replace('-', '_')}", name=name, help=text)
 weights.command("twinmill.cli.plan:plan", name="plan", help="What a version of any model would cost, and what binds.")
-machines = App(name="machines", help="Machines for runs on other hosts, over HTTP.")
-for name, text in {
-    "serve": "Serve machines of this host, to whoever has a token.",
-    "status": "Machines, tenants and leases of a server.",
+machines = App(
+    name="machines", help="Machines on other hosts, what machines cost, and what a burst of them would take."
+)
+for target, text in {
+    "machines:serve": "Serve machines of this host, to whoever has a token.",
+    "machines:status": "Machines, tenants and leases of a server.",
+    "burst:calibrate": "Measure what machines cost on this host, for `plan`.",
+    "burst:plan": "What a burst of machines would take, by the pool's own scheduler on a virtual clock.",
 }.items():
-    machines.command(f"twinmill.cli.machines:{name}", name=name, help=text)
+    machines.command(f"twinmill.cli.{target}", name=target.partition(":")[2], help=text)
 for sub in (tasks, episodes, weights, machines):
     app.command(sub)
 

@@ -29,7 +29,7 @@ def spec_of(task_id: str) -> str:
     name, _, rest = task_id.partition("/")
     if name not in TASKSETS:
         raise ConfigError(f"no task set {name!r}; an id begins with one of {', '.join(TASKSETS)}")
-    return f"tinyrepo:{rest.partition('/')[0]}" if name == "tinyrepo" else name
+    return f"{name}:{rest.partition('/')[0]}" if name in ("tinyrepo", "dbmigrate") else name
 
 
 def _open(task_id: str, taskset: str | None) -> tuple[TaskSet, Task]:
@@ -42,7 +42,7 @@ def list_(taskset: str = "tinyrepo:0", *, split: str = "train", count: int = 20)
 
     Parameters
     ----------
-    taskset: tinyrepo:LEVEL, unopened, humaneval, or harbor:FOLDER
+    taskset: tinyrepo:LEVEL, unopened, dbmigrate:KIND, humaneval, or harbor:FOLDER
     """
     found = open_taskset(taskset)
     ids = found.ids(split)

@@ -30,6 +30,25 @@ class ToolSpec(Record):
     parameters: dict[str, str] = {}
 
 
+class Service(Record):
+    """What is up inside the machine before the first turn; where it does not come up, there is no first turn, and that is
+    infrastructure's failure.
+
+    Example: Service(kind="postgresql", script="create table people (id integer primary key);")
+    """
+
+    kind: str
+    """name of env.machine.services.KINDS: sqlite, postgresql, command"""
+    script: str = ""
+    """SQL that fills a database as soon as it answers; "" = it stays empty"""
+    command: tuple[str, ...] = ()
+    """kind command only: what runs in the background, in the workspace"""
+    health: tuple[str, ...] = ()
+    """kind command only: it is up when this ends with status 0"""
+    deadline_s: float = 20.0
+    """from the start of the service to its first answer, script included"""
+
+
 class MachineSpec(Record):
     """What machine a task needs. Nothing here is silently downgraded: a backend that cannot give it refuses."""
 
@@ -41,7 +60,8 @@ class MachineSpec(Record):
     disk_bytes: int = 64 * 2**20
     processes: int = 64
     network: bool = False
-    services: tuple[str, ...] = ()
+    services: tuple[Service, ...] = ()
+    """in the order in which they come up; where the machine is forked or made afresh for grading, it has its own"""
     needs: tuple[str, ...] = ()
     """what else the machine must be able to do: names of env.machine.base.Capability ("fork", "pause", "seccomp", ...)"""
 
@@ -81,15 +101,20 @@ class GraderKind(Enum):
     """a Python test program: per-test records and a closing sentinel over a private channel"""
     COMMAND = "command"
     """Harbor style: a command whose verdict is read from a channel made after the agent is gone"""
+    MIGRATION = "migration"
+    """SQL of the agent's is run on the live database of a fresh machine, and what queries answer is compared outside"""
 
 
 class Case(Record):
-    """One graded call. Example: Case(id="t0", module="main", call="add(2, 3)", expect="5")."""
+    """One graded call. Example: Case(id="t0", module="main", call="add(2, 3)", expect="5").
+
+    Of a migration: Case(id="c0", module="postgresql", call="select count(*) from people", expect="[[3]]")."""
 
     id: str
     module: str
+    """a migration's: kind of the service that is asked"""
     call: str
-    """a Python expression evaluated in the module's namespace"""
+    """a Python expression evaluated in the module's namespace; a migration's: one SQL statement"""
     expect: str
     """repr() of the right value"""
 
@@ -100,8 +125,9 @@ class Grader(Record):
     kind: GraderKind
     cases: tuple[Case, ...] = ()
     files: dict[str, str] = {}
-    """hidden test files laid over the candidate's workspace"""
+    """hidden test files laid over the candidate's workspace; a migration's one file is SQL that is run before it"""
     command: tuple[str, ...] = ()
+    """a migration's: path of the agent's SQL"""
     allow: tuple[str, ...] = ("**/*.py",)
     """globs of the paths that are carried over from the agent's machine; everything else comes from the pristine task"""
     deny: tuple[str, ...] = ("test_*.py", "**/test_*.py", "conftest.py", "**/conftest.py")

@@ -15,6 +15,8 @@ from twinmill.data.tasks.base import IMPOSSIBLE, open_taskset
 from twinmill.engine.client import EngineClient
 from twinmill.env.audit import AuditConfig, Auditor, PlantedSet
 from twinmill.env.harness.loop import HarnessConfig
+from twinmill.env.machine.pool.local import Pool
+from twinmill.env.machine.pool.scheduler import PoolConfig
 from twinmill.rollout.mill import Mill, RolloutConfig, no_audit
 from twinmill.rollout.play import Player
 from twinmill.store.ledger import EpisodesLog
@@ -42,13 +44,15 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
             return task_of(slot, canaries, seed)
         return task_of(slot, ids, seed)
 
+    config = blocks.get("rollout", RolloutConfig)
     blobs = role.blobs()
     tally = Tally(role)
+    pool = Pool(role.make_machine(), role.run.path / "machines", PoolConfig(machines=config.machines))
     async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
         player = make_player(
             engine=engine,
             renderer=renderer,
-            make_machine=role.make_machine(),
+            make_machine=pool.machine,
             harness=blocks.get("harness", HarnessConfig),
             cluster=role.part,
             blobs=blobs,
@@ -61,7 +65,7 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
             task_of=task_id_of,
             may_start=lambda slot, serving: may_start(slot, window.groups_per_step, window.window, serving),
             play=player,
-            config=blocks.get("rollout", RolloutConfig),
+            config=config,
             seed=seed,
             slots=slots,
             note=tally.note,
@@ -75,6 +79,7 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
                 await running
         finally:
             heart.cancel()
+            await pool.close()
 
 
 class Tally:

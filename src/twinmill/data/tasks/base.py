@@ -40,12 +40,14 @@ TASKSETS = {
     "humaneval": "twinmill.data.tasks.humaneval:HumanEval",
     "harbor": "twinmill.data.tasks.harbor:Harbor",
     "exploitable": "twinmill.data.tasks.exploitable:Exploitable",
+    "dbmigrate": "twinmill.data.tasks.dbmigrate:DbMigrate",
     "waiting": "twinmill.data.tasks.waiting:Waiting",
 }
 
 
 def open_taskset(spec: str) -> TaskSet:
-    """ "tinyrepo:LEVEL", "unopened", "humaneval", "harbor:FOLDER", "waiting:MEDIAN_S:ANOTHER", "exploitable:LEVEL"."""
+    """ "tinyrepo:LEVEL", "unopened", "dbmigrate:KIND", "humaneval", "harbor:FOLDER", "waiting:MEDIAN_S:ANOTHER",
+    "exploitable:LEVEL"."""
     name, _, argument = spec.partition(":")
     if name not in TASKSETS:
         raise ValueError(f"no task set {name!r}; there are {', '.join(TASKSETS)}")

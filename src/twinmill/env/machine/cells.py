@@ -37,8 +37,9 @@ START_S = 20.0
 END_S = 10.0
 """deadline of a machine's end"""
 EVERYWHERE = {Capability.FORK, Capability.SNAPSHOT, Capability.ACCESS_TIMES}
+FENCES = {Capability.SECCOMP, Capability.LANDLOCK}
 CAPABILITIES = {
-    "native": EVERYWHERE | {Capability.BACKGROUND, Capability.EXPOSE, Capability.SECCOMP, Capability.LANDLOCK},
+    "native": EVERYWHERE | FENCES | {Capability.BACKGROUND, Capability.EXPOSE, Capability.SERVICES},
     "nested": EVERYWHERE,
     "alone": EVERYWHERE,
 }
@@ -308,6 +309,14 @@ async def freeze_files(cell: Cell, disk_bytes: int) -> None:
         await cell.nest.ask(pack("freeze", cell.id, disk_bytes), END_S)
     except (OSError, EOFError, TimeoutError) as error:
         raise MachineLostError(f"the machine's files could not be frozen: {error!r}") from error
+
+
+def serves(cell: Cell) -> bool:
+    """Whether forks of a cell whose files are frozen can still be opened."""
+    nest = cell.nest
+    return (
+        cell in _sources.cells and nest is not None and not nest.retired and nest.listen() and cell.id not in nest.fates
+    )
 
 
 async def connect_inside(cell: Cell, port: int) -> socket.socket:

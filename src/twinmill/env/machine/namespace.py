@@ -9,8 +9,10 @@ Who is to blame when a machine ends, as the host can tell it:
 - Any other kill, the end of the sandbox around it, a stopped process 1, or silence beyond deadline + GRACE_S:
   `MachineLostError`. Without a memory control group a kill by the host's own memory shortage counts as this, too.
 
-Not covered: network, services, a snapshot as the starting point (such a spec is refused); a command that looks for the
-addresses of objects or for process numbers does not find the same ones twice.
+Services come up in start(), see services/. A machine in which one runs in the background is not forked.
+
+Not covered: network, a snapshot as the starting point (such a spec is refused); a command that looks for the addresses
+of objects or for process numbers does not find the same ones twice.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ from typing import Self
 
 from twinmill.records.tasks import MachineSpec
 
+from . import services
 from .base import (
     Capability,
     ExecResult,
@@ -35,6 +38,7 @@ from .expose import Listener
 from .frames import Field, pack, read_message
 from .limits import Limits, limits_in_force
 from .paths import check_path, matches
+from .services.template import template
 
 GRACE_S = 5.0
 """how long beyond its deadline an answer may be late before the machine counts as lost"""
@@ -78,8 +82,7 @@ class NamespaceMachine:
 
     async def start(self) -> None:
         spec = self.spec
-        asked = {"network": spec.network, "services": spec.services, "snapshot": spec.snapshot}
-        asked |= dict.fromkeys({Capability.NETWORK, Capability.SERVICES} & set(spec.needs), True)
+        asked = {"network": spec.network or Capability.NETWORK in spec.needs, "snapshot": spec.snapshot}
         for name, wanted in asked.items():
             if wanted:
                 raise MachineRefused(f"the namespace backend has no {name} yet; the task asks for it")
@@ -87,12 +90,29 @@ class NamespaceMachine:
             raise MachineStartError(f"memory_bytes is {spec.memory_bytes}; a machine needs {LEAST_MEMORY_BYTES}")
         if self._cell is not None or self._end is not None:
             raise MachineStartError("a machine is started once")
-        self._cell = await open_cell(self._limits, self.ways, spec.needs)
+        self._cell = await self._opened()
         if spec.files:
             try:
                 await self.put({path: text.encode() for path, text in spec.files.items()})
             except OSError as error:
                 raise MachineStartError(f"the files of the task cannot be laid out: {error}") from error
+        await services.bring_up(self, spec.services)
+
+    async def _opened(self) -> Cell:
+        """Empty, or a fork of the image that its services start from."""
+        needs = {*self.spec.needs, *services.needs(self.spec.services)}
+        image = services.image_of(self.spec.services)
+        if image is None:
+            return await open_cell(self._limits, self.ways, needs)
+        if "native" not in self.ways:
+            raise MachineRefused(f"{image.name} needs a native machine; this backend makes only {', '.join(self.ways)}")
+        return await open_cell(self._limits, ("native",), needs, await template(image, NativeMachine))
+
+    async def as_template(self) -> Cell:
+        """Freeze the files of a machine that will run nothing more, and whose forks are all that is wanted of it."""
+        async with self._turn:
+            await freeze_files(self._there(), self._limits.disk_bytes)
+        return self._there()
 
     @property
     def limits_in_force(self) -> dict[str, str]:

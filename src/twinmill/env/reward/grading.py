@@ -22,6 +22,7 @@ GRADERS = {
     GraderKind.CASES: "twinmill.env.reward.cases:grade_cases",
     GraderKind.SCRIPT: "twinmill.env.reward.script:grade_script",
     GraderKind.COMMAND: "twinmill.env.reward.command:grade_command",
+    GraderKind.MIGRATION: "twinmill.env.reward.migration:grade_migration",
 }
 """kind -> module:function"""
 CONTROLS = {GraderKind.COMMAND: "twinmill.env.reward.command:control_command"}
@@ -113,9 +114,9 @@ async def _in_fresh_machine(
 
 
 def _hidden(grader: Grader) -> dict[str, bytes]:
-    """A script grader's program goes to its process only, a command grader lays out its own (instrument.py); all other
-    hidden files are laid over the workspace."""
-    if grader.kind is GraderKind.COMMAND:
+    """A script grader's program and a migration's SQL go to their process only, a command grader lays out its own
+    (instrument.py); all other hidden files are laid over the workspace."""
+    if grader.kind in (GraderKind.COMMAND, GraderKind.MIGRATION):
         return {}
     private = grader.command[:1] if grader.kind is GraderKind.SCRIPT else ()
     return {path: text.encode() for path, text in grader.files.items() if path not in private}

@@ -21,6 +21,7 @@ from functools import lru_cache
 from types import NoneType
 
 from twinmill.data.tasks.base import IMPOSSIBLE
+from twinmill.data.tasks.ids import Numbered
 from twinmill.records.tasks import Budget, Case, Grader, GraderKind, MachineSpec, Message, Task
 
 from . import cases, faults, functions
@@ -108,7 +109,7 @@ class TinyRepo:
     def ids(self, split: str) -> Sequence[str]:
         if split not in SPLITS:
             raise ValueError(f"{self.name} has splits {', '.join(SPLITS)}, not {split!r}")
-        return _Ids(f"{self.name}/{self.level}/{split}/", SPLITS[split][1])
+        return Numbered(f"{self.name}/{self.level}/{split}/", SPLITS[split][1])
 
     def broken(self, task_id: str) -> Broken:
         return _broken(*self._parse(task_id))
@@ -144,23 +145,6 @@ class TinyRepo:
         if name != self.name or len(rest) != 3 or rest[0] != str(self.level) or rest[1] not in SPLITS:
             raise ValueError(f"not a task of {self.spec}: {task_id}")
         return self.level, rest[1], int(rest[2])
-
-
-class _Ids(Sequence[str]):
-    """A million ids without a million strings."""
-
-    def __init__(self, prefix: str, count: int):
-        self._prefix, self._count = prefix, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, i):  # type: ignore[no-untyped-def]
-        if isinstance(i, slice):
-            return [self[k] for k in range(*i.indices(self._count))]
-        if not -self._count <= i < self._count:
-            raise IndexError(i)
-        return f"{self._prefix}{i % self._count}"
 
 
 @lru_cache(maxsize=4096)
