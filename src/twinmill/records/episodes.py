@@ -70,6 +70,9 @@ class Turn(Record):
     version_runs: tuple[VersionRun, ...]
     """counts add up to T; versions never decrease"""
     finish: Finish
+    kv_runs: tuple[VersionRun, ...] = ()
+    """versions that computed the keys and values of the context, from its first token to the one before the last, as they
+    were at the end of the turn; () = the engine did not say, and the turn cannot be replayed"""
     tool_calls: tuple[ToolCall, ...] = ()
     observation: str | None = None
     """None = the episode ended with this turn"""
