@@ -81,6 +81,7 @@ def replay_(episode_id: str, *, run: str = "latest", root: Path = Path("runs"), 
 
 
 def _replayed(blobs: Blobs, blocks: Blocks, episode: Episode) -> "list[TurnReplay]":
+    from twinmill.batch.samples import Lost
     from twinmill.engine.embedded import EngineConfig
     from twinmill.engine.embedded.replay import Replayer
     from twinmill.env.harness.loop import HarnessConfig
@@ -109,9 +110,9 @@ def _replayed(blobs: Blobs, blocks: Blocks, episode: Episode) -> "list[TurnRepla
         if segment.experts is None:
             return None
         found = load(segment.experts)
-        if found is None:
+        if isinstance(found, Lost):
             raise ConfigError(
-                f"episode {episode.id}: its recorded experts ({segment.experts.key}) are missing or damaged"
+                f"episode {episode.id}: its recorded experts ({segment.experts.key}) are lost: {found.why}"
             )
         return found
 

@@ -94,8 +94,8 @@ class Segment(Record):
     opened_by: OpenedBy
     turns: tuple[Turn, ...]
     experts: Ref | None = None
-    """recorded expert choice, uint8/uint16 [N-1, layers, top_k] where N = number of ids in the segment, as an .npy blob;
-    None = dense model. One object per segment rather than per turn: fewer, larger objects (docs/LOG.md)."""
+    """recorded expert choice of positions [0, N-1) where N = number of ids in the segment, in every mixture layer, as sets
+    (store/routes.py); None = dense model. One object per segment rather than per turn: fewer, larger objects (docs/LOG.md)."""
 
 
 class Usage(Record):
