@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from twinmill.batch.drops import Drop
-from twinmill.batch.samples import SampleError, assemble
+from twinmill.batch.samples import Lost, MixtureShape, SampleError, assemble
 from twinmill.records.base import Ref
 from twinmill.records.episodes import Boundary, DropReason, Failure, Turn, VersionRun
 
@@ -102,7 +102,7 @@ def test_a_dropped_group_has_no_samples():
 def test_recorded_experts_travel_with_the_sample():
     experts = np.arange(3 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2)
     e = episode("7-0-0", segment(turn([1, 2], [3, 4]), experts=REF))
-    attempts = assemble(group([1.0], [e]), lambda ref: experts if ref == REF else None)
+    attempts = assemble(group([1.0], [e]), lambda ref: experts if ref == REF else Lost("gone"))
     assert attempts.samples_S[0].experts.dtype == np.uint16
     assert attempts.samples_S[0].experts.tolist() == experts.tolist()
 
@@ -113,11 +113,26 @@ def test_experts_that_do_not_cover_every_position_reject_the_sample_by_name(posi
     attempts = assemble(group([1.0], [e]), lambda _: np.zeros((positions, 2, 2), np.uint16))
     assert attempts.samples_S == ()
     [rejected] = attempts.rejected
-    assert (rejected.episode_id, rejected.segment, rejected.reason) == ("7-0-0", 0, Drop.NO_EXPERTS)
+    assert (rejected.episode_id, rejected.segment, rejected.reason) == ("7-0-0", 0, Drop.MISALIGNED_EXPERTS)
     assert attempts.rewards_G.tolist() == [1.0], "the reward still counts in its group"
 
 
 def test_missing_experts_reject_only_when_replay_is_on():
     e = episode("7-0-0", segment(turn([1, 2], [3, 4])))
     assert len(assemble(group([1.0], [e])).samples_S) == 1
-    assert len(assemble(group([1.0], [e]), lambda _: None).rejected) == 1
+    [rejected] = assemble(group([1.0], [e]), lambda _: Lost("gone")).rejected
+    assert (rejected.reason, rejected.detail) == (Drop.NO_EXPERTS, "no experts were recorded")
+    e = episode("7-0-0", segment(turn([1, 2], [3, 4]), experts=REF))
+    [rejected] = assemble(group([1.0], [e]), lambda _: Lost("gone")).rejected
+    assert (rejected.episode_id, rejected.reason, rejected.detail) == ("7-0-0", Drop.NO_EXPERTS, "experts/7: gone")
+
+
+@pytest.mark.parametrize("mixture", [MixtureShape(3, 2, 8), MixtureShape(2, 1, 8), MixtureShape(2, 2, 5)])
+def test_experts_of_another_model_reject_the_sample_by_name(mixture):
+    """Three layers, one expert, or fewer experts than number 5."""
+    e = episode("7-0-0", segment(turn([1, 2], [3, 4]), experts=REF))
+    experts = np.full((3, 2, 2), 5, np.uint16)
+    [rejected] = assemble(group([1.0], [e]), lambda _: experts, mixture).rejected
+    assert (rejected.episode_id, rejected.reason) == ("7-0-0", Drop.MISALIGNED_EXPERTS)
+    assert "2 experts up to number 5 in 2 layers were recorded; the model has" in rejected.detail
+    assert assemble(group([1.0], [e]), lambda _: experts, MixtureShape(2, 2, 6)).rejected == ()

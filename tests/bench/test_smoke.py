@@ -14,6 +14,8 @@ SMALL = {
     "burst": ["--cycles=12", "--at-once=2"],
     "engine": ["--runs=1", "--alone"],
     "cheaters": ["--honest=2"],
+    "parity": ["--tokens=1500"],
+    "agents": ["--machines=8"],
     "trl": None,
     "overlap": None,
     "learn": None,

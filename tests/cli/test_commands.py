@@ -226,6 +226,17 @@ def test_episodes_show(cli: Cli, finished: Finished) -> None:
     assert "no episode '9-9-9'" in missing.err
 
 
+def test_an_episode_is_replayed_bit_for_bit(cli: Cli, finished: Finished) -> None:
+    """Of the newest slot, so that a window of versions lies behind it. What was trained on is what is sampled again."""
+    log = EpisodesLog(open_blobs(finished.folder.store_url))
+    episode = max((a for _, a in log.tail("east")), key=lambda a: (a.slot, a.attempt)).episode
+    said = cli("episodes", "replay", episode.id, "--root", finished.root)
+    assert said.code == 0, said.out + said.err
+    assert f"the same bits: {episode.usage.sampled_tokens} tokens and log-probabilities, the experts of" in said.out
+    missing = cli("episodes", "replay", "9-9-9", "--run", finished.folder.path)
+    assert (missing.code, missing.err.count("\n")) == (2, 1) and "no episode '9-9-9'" in missing.err
+
+
 # ---- weights
 
 

@@ -52,3 +52,13 @@ def test_what_is_missing_is_said_in_one_line(cli: Cli) -> None:
     assert "say how many weights the model has" in said.err
     assert cli("weights", "plan", "--params", "1e9", "--streams", "0").code == 2
     assert cli("weights", "plan", "--model", "/nowhere").code == 2
+
+
+def test_recorded_experts_are_in_the_plan(cli: Cli) -> None:
+    kimi = ("--params", "1.04e12", "--moe-layers", "60", "--experts", "384", "--top-k", "8", "--step-tokens", "2e7")
+    text = " ".join(cli("weights", "plan", *kimi).out.split())
+    assert "8 of 384 in 60 layers: 405.0 bytes a token (at least 399.6)" in text
+    assert "8.1 GB a step from a cluster that plays 2e+07 tokens of it, 6.48 s of its link" in text
+    late = " ".join(cli("weights", "plan", *kimi, "--routes-up-bytes-per-s", "1e7").out.split())
+    assert "810 s of its link: more than the 300 s of a step" in late
+    assert json.loads(cli("weights", "plan", *kimi, "--json").out)["routes"]["bytes_per_token"] == 405.0

@@ -152,7 +152,7 @@ def test_own_routes_replayed_change_no_bit_and_others_are_used(shape):
     assert (again.replayed, again.refused) == (free.routes.shape[0] * free.routes.shape[1], 0)
     turned = np.ascontiguousarray((free.routes + 1) % decoder.config.experts)
     forced = whole(weights, ids, experts=turned)
-    assert np.array_equal(forced.routes, turned)
+    assert np.array_equal(np.sort(forced.routes, -1), np.sort(turned, -1))
     assert not np.array_equal(bits(forced.hidden), bits(free.hidden))
 
 

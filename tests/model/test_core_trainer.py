@@ -86,6 +86,16 @@ def test_replayed_experts_give_the_bits_of_the_core(decoder):
     assert (got.replayed, got.refused) == (want.replayed, want.refused)
 
 
+def test_a_recorded_set_gives_the_bits_of_the_choice_in_order(decoder):
+    if not decoder.config.experts:
+        pytest.skip("dense")
+    text = tokens(decoder.config, 40)
+    free = whole(packed(decoder), text)
+    for routes in (np.sort(free.routes, -1), np.ascontiguousarray(free.routes[..., ::-1])):
+        again = whole(packed(decoder), text, experts=routes)
+        assert np.array_equal(bits(again.hidden), bits(free.hidden)) and np.array_equal(again.routes, free.routes)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("prompts", [(70,), (64,), (5,), (130, 1, 128)])
 def test_a_shared_prompt_equals_segments_written_out_in_full(decoder, prompts):

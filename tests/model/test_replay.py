@@ -26,11 +26,20 @@ def test_replaying_own_choice_changes_nothing():
     assert (free.replayed, free.refused) == (0, 0)
 
 
+def test_a_recorded_set_gives_the_bits_of_the_choice_in_order():
+    """The order in which experts are added up is in the bits, and a record does not have it."""
+    decoder, batch = sharp(TINY), packed([9, 30])
+    with torch.no_grad():
+        free = decoder(*batch)
+        for routes in (free.routes.sort(-1).values, free.routes.flip(-1)):
+            assert torch.equal(decoder(*batch, routes).hidden, free.hidden)
+
+
 def test_forced_experts_are_used_and_their_scores_carry_gradient():
     decoder, batch = sharp(TINY), packed([12])
     other = torch.tensor([3, 1], dtype=torch.int32).expand(12, TINY.layers, 2)
     output = decoder(*batch, other)
-    assert torch.equal(output.routes, other)
+    assert torch.equal(output.routes.sort(-1).values, other.sort(-1).values)
     output.hidden.square().sum().backward()
     for block in decoder.blocks:
         assert block.mixture.router.grad[[1, 3]].abs().sum(-1).min() > 0
@@ -40,16 +49,17 @@ def test_forced_experts_are_used_and_their_scores_carry_gradient():
 def test_gates_are_own_scores_renormalised():
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
     routing = route(scores, 2, True, torch.tensor([[2, 0]], dtype=torch.int32), 0.0)
-    torch.testing.assert_close(routing.gates, torch.tensor([[0.15, 0.5]]) / 0.65)
+    assert routing.chosen.tolist() == [[0, 2]], "records are sets: the order is that of the scores"
+    torch.testing.assert_close(routing.gates, torch.tensor([[0.5, 0.15]]) / 0.65)
 
 
 @pytest.mark.parametrize(
     ("forced", "floor", "chosen", "whole", "refused"),
     [
         ([2, 3], 0.0, [2, 3], 1, 0),  # floor 0: everything recorded is kept
-        ([2, 1], 0.5, [2, 1], 1, 0),  # 0.15 >= 0.5 * 0.3
+        ([2, 1], 0.5, [1, 2], 1, 0),  # 0.15 >= 0.5 * 0.3; in the order of our scores
         ([3, 1], 0.5, [0, 1], 0, 1),  # 0.05 < 0.15: the hole takes our best
-        ([3, 0], 0.5, [1, 0], 0, 1),  # our best is there already: the hole takes our second
+        ([3, 0], 0.5, [0, 1], 0, 1),  # our best is there already: the hole takes our second
         ([3, 2], 1.0, [0, 1], 0, 1),  # nothing is plausible: our own choice
         ([-1, -1], 0.5, [0, 1], 0, 0),  # free
         ([-1, 2], 0.0, [0, 2], 0, 0),  # half recorded

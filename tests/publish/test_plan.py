@@ -318,3 +318,41 @@ def test_a_folder_without_16_bit_weights_is_refused(tmp_path: Path) -> None:
     write_folder(tmp_path / "m", {"w": np.zeros((4, 4), np.uint8)}, {"w": "F8_E4M3"})
     with pytest.raises(Refused, match="name its 16-bit original"):
         model_shape(tmp_path / "m")
+
+
+# ---- what router replay sends up
+
+KIMI = PlanConfig(params=1.04e12, moe_layers=60, experts=384, top_k=8, step_tokens=2e7)
+
+
+def test_recorded_experts_of_a_trillion() -> None:
+    """60 layers of 8 of 384: 54 bits each, where 53.3 are the bound."""
+    routes = plan(KIMI).routes
+    assert routes is not None
+    assert routes.bytes_per_token == 60 * 54 / 8
+    assert routes.bound_bytes_per_token == pytest.approx(60 * 53.27 / 8, rel=1e-3)
+    assert routes.bytes_per_step == pytest.approx(8.1e9)
+    assert routes.seconds == pytest.approx(6.48)
+    assert plan(structs.replace(KIMI, routes_up_bytes_per_s=0)).routes.seconds == 0
+    assert plan(PlanConfig(params=1e9)).routes is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"experts": 4}, "no more chosen than there are"),
+        ({"top_k": 0}, "say all three"),
+        ({"moe_layers": 0}, "want all three"),
+        ({"step_tokens": -1.0}, "step_tokens is -1.0"),
+    ],
+)
+def test_recorded_experts_that_make_no_sense_are_refused(change: dict, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        plan(structs.replace(KIMI, **change))
+
+
+def test_a_model_says_its_mixture_itself() -> None:
+    shape = model_shape(Path(__file__).parents[2] / "models" / "nano")
+    assert (shape.moe_layers, shape.expert_count, shape.top_k) == (4, 8, 2)
+    routes = plan(PlanConfig(), shape).routes
+    assert routes is not None and routes.bytes_per_token == pytest.approx(4 * 53 / 11 / 8)

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from twinmill.batch.samples import Lost
 from twinmill.batch.window import Window
 from twinmill.publish.publisher import PublishConfig
 from twinmill.records.episodes import (
@@ -103,7 +104,7 @@ def test_reward_rises(tmp_path):
         episodes=OwnSamples(decoder),
         versions=RunVersions(blobs, "toy", b"{}", None, PublishConfig()),
         checkpoints=Checkpoints(RunFolder(tmp_path)),
-        load_experts=lambda ref: None,
+        load_experts=lambda ref: Lost("not kept"),
         emit=reports.append,
         reject=lambda rejected: None,
     )

@@ -1,6 +1,5 @@
 """The training mill against the real logs in memory: order, waiting, crashes, resuming, determinism."""
 
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ from msgspec import structs
 from twinmill.batch.alarm import HackAlarm
 from twinmill.batch.breaker import Breaker
 from twinmill.batch.credit import Credit
+from twinmill.batch.samples import Lost
 from twinmill.batch.window import Window
 from twinmill.model import hf
 from twinmill.publish.publisher import PublishConfig
@@ -19,6 +19,7 @@ from twinmill.store import blobs as store_blobs
 from twinmill.store.blobs import open_blobs
 from twinmill.store.errors import Corrupt
 from twinmill.store.ledger import EpisodesLog
+from twinmill.store.routes import encode
 from twinmill.store.runs import RunFolder
 from twinmill.train.checkpoint import Checkpoints
 from twinmill.train.optimizer import AdamW
@@ -54,7 +55,7 @@ class World:
             episodes=self.log,
             versions=RunVersions(self.blobs, "toy", b"{}", None, PublishConfig()),
             checkpoints=Checkpoints(self.run),
-            load_experts=lambda ref: None,
+            load_experts=lambda ref: Lost("not kept"),
             emit=self.reports.append,
             reject=lambda rejected: None,
             now=lambda: self.slept,
@@ -321,15 +322,14 @@ def test_recorded_experts_come_out_of_the_store(tmp_path):
     world = World(tmp_path)
     load = expert_loader(world.blobs)
     rows = np.arange(12, dtype=np.uint16).reshape(3, 2, 2)
-    data = io.BytesIO()
-    np.save(data, rows)
-    ref = world.blobs.put_ref("experts", data.getvalue())
+    data = encode(rows)
+    ref = world.blobs.put_ref("experts", data)
     assert np.array_equal(load(ref), rows)
-    world.blobs.put(ref.key, data.getvalue()[:-1])
-    assert load(ref) is None
-    assert load(Ref(key="experts/none", digest="d", bytes=1)) is None
-    junk = world.blobs.put_ref("experts", b"no array")
-    assert load(junk) is None
+    world.blobs.put(ref.key, data[:-1])
+    assert ref.key in load(ref).why
+    assert "experts/none" in load(Ref(key="experts/none", digest="d", bytes=1)).why
+    junk = world.blobs.put_ref("experts", b"no sets of experts")
+    assert "no recorded experts" in load(junk).why
 
 
 def test_replay_on_a_dense_model_is_refused():

@@ -24,8 +24,25 @@ from .drops import Drop
 U16 = npt.NDArray[np.uint16]
 OUT = frozenset((FindingAction.DROP, FindingAction.QUARANTINE))
 """actions that take an attempt out of its group"""
-ExpertLoader = Callable[[Ref], npt.NDArray[np.unsignedinteger] | None]
-"""fetches a segment's recorded experts; None = they are missing or damaged"""
+
+
+class Lost(NamedTuple):
+    """Recorded experts that cannot be had."""
+
+    why: str
+
+
+ExpertLoader = Callable[[Ref], npt.NDArray[np.unsignedinteger] | Lost]
+"""fetches a segment's recorded experts [positions, layers, top_k]"""
+
+
+class MixtureShape(NamedTuple):
+    """What recorded experts must fit."""
+
+    layers: int
+    """mixture layers"""
+    top_k: int
+    experts: int
 
 
 class SampleError(ValueError):
@@ -58,8 +75,9 @@ class Attempts(NamedTuple):
     rejected: tuple[Rejected, ...] = ()
 
 
-def assemble(group: Group, experts: ExpertLoader | None = None) -> Attempts:
-    """The group's samples and rewards. `experts` fetches a recorded choice; None = no router replay.
+def assemble(group: Group, experts: ExpertLoader | None = None, mixture: MixtureShape | None = None) -> Attempts:
+    """The group's samples and rewards. `experts` fetches a recorded choice; None = no router replay. `mixture`: of the model
+    that is trained; None = any.
 
     Raises SampleError on records that contradict themselves, ValueError on a dropped group.
     """
@@ -92,7 +110,7 @@ def assemble(group: Group, experts: ExpertLoader | None = None) -> Attempts:
         for segment in episode.segments:
             if not any(turn.sampled_ids for turn in segment.turns):
                 continue
-            sample = _sample(episode.id, segment, experts)
+            sample = _sample(episode.id, segment, experts, mixture)
             if isinstance(sample, Rejected):
                 rejected.append(sample)
             else:
@@ -109,7 +127,9 @@ def _named(group: Group, attempt: int) -> str:
     return "; ".join(f"{finding.rule}: {finding.evidence}" for finding in findings_of(group, attempt))
 
 
-def _sample(episode_id: str, segment: Segment, experts: ExpertLoader | None) -> Sample | Rejected:
+def _sample(
+    episode_id: str, segment: Segment, experts: ExpertLoader | None, mixture: MixtureShape | None
+) -> Sample | Rejected:
     for turn in segment.turns:
         _check_turn(episode_id, segment.index, turn)
     turns = segment.turns
@@ -129,7 +149,7 @@ def _sample(episode_id: str, segment: Segment, experts: ExpertLoader | None) -> 
         raise SampleError(f"episode {episode_id}, segment {segment.index}: a log-probability is not finite")
     chosen: U16 | None = None
     if experts is not None:
-        found = _experts(episode_id, segment, len(token_ids), experts)
+        found = _experts(episode_id, segment, len(token_ids), experts, mixture)
         if isinstance(found, Rejected):
             return found
         chosen = found
@@ -146,16 +166,26 @@ def _sample(episode_id: str, segment: Segment, experts: ExpertLoader | None) -> 
     )
 
 
-def _experts(episode_id: str, segment: Segment, n: int, load: ExpertLoader) -> U16 | Rejected:
+def _experts(
+    episode_id: str, segment: Segment, n: int, load: ExpertLoader, mixture: MixtureShape | None
+) -> U16 | Rejected:
     """[n - 1, layers, top_k]: every position that was fed to the model. The last sampled token never was."""
+
+    def rejected(reason: Drop, detail: str) -> Rejected:
+        return Rejected(episode_id, segment.index, reason, detail)
+
     if segment.experts is None:
-        return Rejected(episode_id, segment.index, Drop.NO_EXPERTS, "no experts were recorded")
+        return rejected(Drop.NO_EXPERTS, "no experts were recorded")
     array = load(segment.experts)
-    if array is None:
-        return Rejected(episode_id, segment.index, Drop.NO_EXPERTS, f"{segment.experts.key} is missing or damaged")
+    if isinstance(array, Lost):
+        return rejected(Drop.NO_EXPERTS, f"{segment.experts.key}: {array.why}")
     if array.ndim != 3 or array.shape[0] != n - 1:
         detail = f"experts of shape {array.shape} do not cover the {n - 1} positions of {n} tokens"
-        return Rejected(episode_id, segment.index, Drop.NO_EXPERTS, detail)
+        return rejected(Drop.MISALIGNED_EXPERTS, detail)
+    if mixture is not None and (array.shape[1:] != mixture[:2] or int(array.max(initial=0)) >= mixture.experts):
+        chosen = f"{array.shape[2]} experts up to number {int(array.max(initial=0))} in {array.shape[1]} layers"
+        detail = f"{chosen} were recorded; the model has {mixture.top_k} of {mixture.experts} in {mixture.layers}"
+        return rejected(Drop.MISALIGNED_EXPERTS, detail)
     return np.ascontiguousarray(array, dtype=np.uint16)
 
 

@@ -183,6 +183,12 @@ def _numerics(view: RunView) -> Iterator[Row]:
     replayed = sum(trained) / len(trained) if trained else None
     yield Row("train/engine mismatch", "clipped", units.percent(clipped, 2), "of tokens, mean over steps")
     yield Row("train/engine mismatch", "experts replayed", units.percent(replayed, 2), "mean over steps that trained")
+    refused = [r.refused_frac for r in reports if r.tokens]
+    if any(refused):
+        share = units.percent(sum(refused) / len(refused), 2)
+        yield Row(
+            "train/engine mismatch", "implausible experts", share, "replaced by the filter, rl.compute.replay_floor"
+        )
 
 
 def _health(view: RunView) -> Iterator[Row]:

@@ -36,7 +36,11 @@ for name, text in {
 }.items():
     tasks.command(f"twinmill.cli.tasks:{name}_", name=name, help=text)
 episodes = App(name="episodes", help="Read the episodes of a run.")
-for name, text in {"list": "The last attempts of a run.", "show": "One episode, turn by turn."}.items():
+for name, text in {
+    "list": "The last attempts of a run.",
+    "show": "One episode, turn by turn.",
+    "replay": "Compute one episode again, bit for bit, from its version list and seed.",
+}.items():
     episodes.command(f"twinmill.cli.episodes:{name}_", name=name, help=text)
 weights = App(name="weights", help="The weights log of a run, and a plan of one.")
 for name, text in {

@@ -42,6 +42,11 @@ def plan(
     device_memory_bytes_per_s: float | None = None,
     stop_s: float | None = None,
     step_s: float | None = None,
+    moe_layers: int | None = None,
+    experts: int | None = None,
+    top_k: int | None = None,
+    step_tokens: float | None = None,
+    routes_up_bytes_per_s: float | None = None,
     over_bound: float | None = None,
     over_bound_cold: float | None = None,
     tile_elements: int | None = None,
@@ -77,6 +82,11 @@ def plan(
         device_memory_bytes_per_s: of one device
         stop_s: seconds until generation stands still
         step_s: seconds from one version to the next
+        moe_layers: mixture layers, whose choices are recorded for router replay
+        experts: routed experts of such a layer
+        top_k: how many of them a token uses
+        step_tokens: tokens of a step that one cluster plays, prompts included
+        routes_up_bytes_per_s: link from a cluster to the store, by which recorded experts go; 0 = unlimited
         over_bound: codec: coded bits over the fewest possible
         over_bound_cold: the same at a cold step
         tile_elements: elements that are coded together
@@ -116,6 +126,7 @@ def as_json(made: "Plan", helps: "list[Lever]") -> dict[str, Any]:
         "pause_s": made.seconds("pause"),
         "total_s": made.total_s,
         "binds": made.binds.name,
+        "routes": None if made.routes is None else made.routes._asdict(),
         "levers": [{"text": lever.text, "saves_s": lever.saves_s} for lever in helps],
         "config": msgspec.to_builtins(made.config),
     }
@@ -127,6 +138,8 @@ def rendered(made: "Plan", helps: "list[Lever]") -> Group:
     facts.add_row("weights", f"{config.params:.4g} in {config.format}, {_size(made.full_bytes)}")
     facts.add_row("a step changes", f"{change.density:.3%} of them, at {change.bits_per_change:.2f} bits each at least")
     facts.add_row("bytes per step", f"{_size(made.bytes_per_step)}, 1/{made.ratio:.0f} of the model")
+    if made.routes is not None:
+        facts.add_row("recorded experts", _routes(made))
     stages = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("stage", "seconds", "core seconds", "waits for"):
         stages.add_column(name, justify="right" if "seconds" in name else "left")
@@ -136,6 +149,24 @@ def rendered(made: "Plan", helps: "list[Lever]") -> Group:
         stages.add_row(stage.name, f"{stage.seconds:.3f}", core_s, stage.limit, style=style)
     stages.add_row("in all", f"{made.total_s:.3f}", "", "", style="bold")
     return Group(facts, "", stages, "", _verdict(made, helps))
+
+
+def _routes(made: "Plan") -> Text:
+    """What router replay sends up from every cluster."""
+    config, routes = made.config, made.routes
+    assert routes is not None
+    text = Text(
+        f"{config.top_k} of {config.experts} in {config.moe_layers} layers: {routes.bytes_per_token:.1f} bytes a token "
+        f"(at least {routes.bound_bytes_per_token:.1f})"
+    )
+    if config.step_tokens:
+        text.append(
+            f", {_size(routes.bytes_per_step)} a step from a cluster that plays {config.step_tokens:.3g} tokens of it"
+        )
+        late = routes.seconds > config.step_s
+        text.append(f", {routes.seconds:.3g} s of its link", "bold red" if late else "")
+        text.append(f": more than the {config.step_s:g} s of a step" if late else "")
+    return text
 
 
 def _verdict(made: "Plan", helps: "list[Lever]") -> Text:

@@ -13,7 +13,7 @@ from .parity import Parity, linear
 
 class Routing(NamedTuple):
     chosen: Tensor
-    """int64 [T, top_k]: own choices in falling order of score, recorded ones as they were recorded"""
+    """int64 [T, top_k], in falling order of score, recorded ones too: records are sets, and the order of a sum is in its bits"""
     gates: Tensor
     """[T, top_k]; differentiable"""
     replayed: int
@@ -101,7 +101,13 @@ def replay(scores: Tensor, own: Tensor, forced: Tensor, floor: float) -> tuple[T
     mixed = keep.any(-1) & ~whole
     if bool(mixed.any()):
         chosen[mixed] = _refill(torch.where(keep, forced, -1)[mixed], own[mixed])
-    return chosen, int(whole.sum()), refused
+    return _ordered(chosen, scores), int(whole.sum()), refused
+
+
+def _ordered(chosen: Tensor, scores: Tensor) -> Tensor:
+    """In falling order of score, among equals the lower index first."""
+    chosen = chosen.sort(-1).values
+    return chosen.gather(-1, scores.gather(-1, chosen).sort(dim=-1, descending=True, stable=True).indices)
 
 
 def _refill(chosen: Tensor, own: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """The binades of a real model, counted from its safetensors folder. Nothing is loaded: the files are mapped and looked through."""
 
+import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +18,7 @@ RUN = 4096
 """elements that are looked at in one go when a tensor is sampled"""
 EXPERTS = ".experts."
 """part of the name of an expert's tensors"""
+_EXPERT = re.compile(r"(.*)\.experts\.(?:(\d+)\.)?")
 
 
 class ModelShape(NamedTuple):
@@ -27,6 +30,11 @@ class ModelShape(NamedTuple):
     dense: Binades
     experts: Binades
     """the same as `dense` where there are none"""
+    moe_layers: int = 0
+    expert_count: int = 0
+    """of a mixture layer"""
+    top_k: int = 0
+    """0 = there is no config.json that says it"""
 
 
 def model_shape(folder: Path | str, sample: int = 1 << 22) -> ModelShape:
@@ -37,12 +45,16 @@ def model_shape(folder: Path | str, sample: int = 1 << 22) -> ModelShape:
     """
     counts = {True: np.zeros(512), False: np.zeros(512)}
     params = {True: 0, False: 0}
+    layers: dict[str, int] = {}  # mixture layer -> its experts
     for file in tensor_files(folder):
         for name, info in file.tensors.items():
             if info.dtype in SOURCES:
                 bits = bits_of(file[name])
                 params[EXPERTS in name] += bits.size
                 counts[EXPERTS in name] += _counted(bits, SOURCES[info.dtype], sample)
+            if found := _EXPERT.match(name):
+                count = int(found[2]) + 1 if found[2] else info.shape[0]
+                layers[found[1]] = max(layers.get(found[1], 0), count)
     total = sum(params.values())
     if not sum(count.sum() for count in counts.values()):
         raise Refused(
@@ -52,7 +64,17 @@ def model_shape(folder: Path | str, sample: int = 1 << 22) -> ModelShape:
     dense, experts = binades.get(False), binades.get(True)
     either = dense or experts
     assert either is not None
-    return ModelShape(total, params[True] / total, dense or either, experts or either)
+    sizes = len(layers), max(layers.values(), default=0), _top_k(Path(folder)) if layers else 0
+    return ModelShape(total, params[True] / total, dense or either, experts or either, *sizes)
+
+
+def _top_k(folder: Path) -> int:
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return 0
+    config = config.get("text_config", config)
+    return int(config.get("num_experts_per_tok", 0))
 
 
 def _counted(bits: Array, source: Format, sample: int) -> npt.NDArray[np.float64]:

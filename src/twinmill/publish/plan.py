@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
+from twinmill.store.routes import Code
+
 from .errors import Refused
 from .exponents import ModelShape
 from .predict import BF16_GRID, Change, Grid, merged, predict, rare_use, typical
@@ -101,6 +103,16 @@ class PlanConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """seconds until a running forward pass has ended and the next may begin: one step of generation"""
     step_s: float = 300.0
     """seconds from one version to the next"""
+    moe_layers: int = 0
+    """mixture layers, whose choices are recorded for router replay; 0 = those of the model that is given"""
+    experts: int = 0
+    """routed experts of such a layer; 0 = those of the model that is given"""
+    top_k: int = 0
+    """how many of them a token uses; 0 = those of the model that is given"""
+    step_tokens: float = 0.0
+    """tokens of a step that one cluster plays, prompts included; their experts go up with the episodes. 0 = not counted"""
+    routes_up_bytes_per_s: float = 1.25e9
+    """link of a cluster to the store; 0 = unlimited"""
 
 
 class Stage(NamedTuple):
@@ -108,6 +120,17 @@ class Stage(NamedTuple):
     seconds: float
     limit: str
     """what it waits for"""
+
+
+class Uplink(NamedTuple):
+    """What router replay sends from a cluster to the store."""
+
+    bytes_per_token: float
+    bound_bytes_per_token: float
+    """the fewest, where a router likes all sets of experts equally"""
+    bytes_per_step: float
+    seconds: float
+    """on the cluster's link"""
 
 
 class Plan(NamedTuple):
@@ -122,6 +145,8 @@ class Plan(NamedTuple):
     core_s: dict[str, float]
     """core seconds of encode and decode"""
     scatter_bytes_per_rank: float
+    routes: Uplink | None = None
+    """None = a dense model, or none that is known"""
 
     @property
     def total_s(self) -> float:
@@ -163,7 +188,17 @@ def plan(config: PlanConfig, shape: ModelShape | None = None) -> Plan:
         Stage("decode", core_s["decode"] / cores, f"{cores} cores on {config.engine_hosts} engine hosts"),
         _pause(scatter, change.density * config.params / config.engine_ranks, config),
     )
-    return Plan(config, change, full, config.params * change.bits_per_param / 8, nbytes, stages, core_s, scatter)
+    bound = config.params * change.bits_per_param / 8
+    return Plan(config, change, full, bound, nbytes, stages, core_s, scatter, _routes(config))
+
+
+def _routes(config: PlanConfig) -> Uplink | None:
+    if not config.moe_layers or not config.top_k:
+        return None
+    code = Code(config.experts, config.top_k)
+    each, bound = (config.moe_layers * bits / 8 for bits in (code.bits, code.bound_bits))
+    nbytes, link = each * config.step_tokens, config.routes_up_bytes_per_s
+    return Uplink(each, bound, nbytes, nbytes / link if link else 0.0)
 
 
 class Lever(NamedTuple):
@@ -207,6 +242,7 @@ _LEVERS: Mapping[str, Callable[[PlanConfig], PlanConfig]] = {
 _MAY_BE_ZERO = {
     *("expert_share", "tile_bytes", "encode_gb_s", "decode_gb_s"),
     *("up_bytes_per_s", "down_bytes_per_s", "latency_s", "stop_s"),
+    *("moe_layers", "experts", "top_k", "step_tokens", "routes_up_bytes_per_s"),
 }
 
 
@@ -216,6 +252,9 @@ def _completed(config: PlanConfig, shape: ModelShape | None) -> PlanConfig:
         config,
         params=config.params or (shape.params if shape else 0),
         expert_share=(shape.expert_share if shape else 0.0) if config.expert_share is None else config.expert_share,
+        moe_layers=config.moe_layers or (shape.moe_layers if shape else 0),
+        experts=config.experts or (shape.expert_count if shape else 0),
+        top_k=config.top_k or (shape.top_k if shape else 0),
     )
     if not config.params:
         raise Refused("params is 0: say how many weights the model has, or give the model")
@@ -225,10 +264,20 @@ def _completed(config: PlanConfig, shape: ModelShape | None) -> PlanConfig:
         value = getattr(config, field.name)
         if type(value) in (int, float) and (value < 0 or (value == 0 and field.name not in _MAY_BE_ZERO)):
             raise Refused(f"{field.name} is {value}; want a number > 0")
+    _check_routes(config)
     for name in ("expert_share", "expert_use"):
         if getattr(config, name) > 1:
             raise Refused(f"{name} is {getattr(config, name)}; want a share, at most 1")
     return config
+
+
+def _check_routes(config: PlanConfig) -> None:
+    """A model folder may leave out how many experts a token uses: then recorded experts are planned for only on request."""
+    said = f"moe_layers is {config.moe_layers}, experts {config.experts}, top_k {config.top_k}"
+    if config.top_k and not (config.moe_layers and config.top_k <= config.experts):
+        raise Refused(f"{said}; want all three, and no more chosen than there are")
+    if config.step_tokens and not (config.moe_layers and config.top_k):
+        raise Refused(f"step_tokens is for recorded experts, but {said}: say all three, or give a model that has them")
 
 
 def _bytes_per_param(name: str) -> float:

@@ -51,6 +51,9 @@ class Generation(Record):
     """context tokens that needed no forward"""
     stale_kv_tokens: int = 0
     """context tokens whose KV was built under an older version (policy keep)"""
+    kv_runs: tuple[VersionRun, ...] = ()
+    """versions that computed the KV of positions [0, len(token_ids) + len(sampled_ids) - 1), as it was at the end; () = the
+    engine does not say"""
 
 
 class ScoreRequest(Record):

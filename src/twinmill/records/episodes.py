@@ -70,6 +70,9 @@ class Turn(Record):
     version_runs: tuple[VersionRun, ...]
     """counts add up to T; versions never decrease"""
     finish: Finish
+    kv_runs: tuple[VersionRun, ...] = ()
+    """versions that computed the keys and values of the context, from its first token to the one before the last, as they
+    were at the end of the turn; () = the engine did not say, and the turn cannot be replayed"""
     tool_calls: tuple[ToolCall, ...] = ()
     observation: str | None = None
     """None = the episode ended with this turn"""
@@ -91,8 +94,8 @@ class Segment(Record):
     opened_by: OpenedBy
     turns: tuple[Turn, ...]
     experts: Ref | None = None
-    """recorded expert choice, uint8/uint16 [N-1, layers, top_k] where N = number of ids in the segment, as an .npy blob;
-    None = dense model. One object per segment rather than per turn: fewer, larger objects (docs/LOG.md)."""
+    """recorded expert choice of positions [0, N-1) where N = number of ids in the segment, in every mixture layer, as sets
+    (store/routes.py); None = dense model. One object per segment rather than per turn: fewer, larger objects (docs/LOG.md)."""
 
 
 class Usage(Record):

@@ -1,13 +1,10 @@
 """One attempt, played and graded: what both the mill and evaluation do."""
 
-import io
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from twinmill.data.render import Renderer
-from twinmill.engine.base import Engine
+from twinmill.engine.base import Engine, EngineError
 from twinmill.env.harness.experts import ExpertTrace
 from twinmill.env.harness.loop import HarnessConfig, Identity, run_attempt
 from twinmill.env.machine.base import Machine
@@ -16,6 +13,7 @@ from twinmill.records.base import Ref
 from twinmill.records.episodes import Episode, Verdict
 from twinmill.records.tasks import MachineSpec, Task
 from twinmill.store.blobs import Blobs
+from twinmill.store.routes import BadRoutes, encode
 
 MakeMachine = Callable[[MachineSpec], Machine]
 
@@ -64,6 +62,7 @@ class Player:
         rows = trace.rows()
         if rows is None or self.blobs is None:
             return None
-        data = io.BytesIO()
-        np.save(data, rows, allow_pickle=False)
-        return self.blobs.put_ref("experts", data.getvalue())
+        try:
+            return self.blobs.put_ref("experts", encode(rows))
+        except BadRoutes as wrong:
+            raise EngineError(f"the engine recorded experts that are none: {wrong}") from wrong

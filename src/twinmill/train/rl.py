@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from twinmill.batch.alarm import HackAlarm, HackRate, hacked_G
 from twinmill.batch.breaker import Breaker, tripped
-from twinmill.batch.samples import ExpertLoader, Rejected
+from twinmill.batch.samples import ExpertLoader, MixtureShape, Rejected
 from twinmill.batch.window import Window, next_slots
 from twinmill.model.config import Parity
 from twinmill.model.transformer import Decoder
@@ -245,7 +245,9 @@ def train(
     if ports.reference is not None:
         packing, temperature = config.preparation.packing, config.compute.temperature
         scorer = partial(score, ports.reference, packing=packing, temperature=temperature)
-    prepared = prepare(groups, step, config.preparation, ports.load_experts, config.window.oldest, scorer)
+    model = trainer.decoder.config
+    mixture = MixtureShape(len(model.moe_layers), model.top_k, model.experts)
+    prepared = prepare(groups, step, config.preparation, ports.load_experts, config.window.oldest, scorer, mixture)
     for rejected in prepared.rejected:
         ports.reject(rejected)
     read = read_s + time.perf_counter() - began

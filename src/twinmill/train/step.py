@@ -144,6 +144,12 @@ class _Tally:
             self.versions.append(microbatch.versions[microbatch.mask])
 
     def report(self, **fields) -> StepReport:
+        if self.replayed + self.refused != self.positions:
+            # batch.samples rejects what was not recorded whole, so this is a bug of ours
+            raise RuntimeError(
+                f"step {fields['step']}: {self.positions} choices of experts were recorded, {self.replayed} replayed and "
+                f"{self.refused} replaced by the plausibility filter; the rest was lost on the way"
+            )
         clipped = self.sums.pop("clipped", 0.0)
         if self.log_ratios:
             ratios, versions = np.concatenate(self.log_ratios), np.concatenate(self.versions)

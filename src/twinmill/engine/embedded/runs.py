@@ -74,6 +74,7 @@ class Run:
             experts_shape=experts.shape if wanted else None,  # type: ignore[arg-type]
             cached_tokens=self.cached,
             stale_kv_tokens=int((cache.versions[self.slot, :end] < self.versions[-1]).sum()),
+            kv_runs=version_runs(cache.versions[self.slot, :end].tolist()),
         )
 
 

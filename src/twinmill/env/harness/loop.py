@@ -162,6 +162,7 @@ async def _turns(
                 logprobs=out.logprobs,
                 version_runs=out.version_runs,
                 finish=out.finish,
+                kv_runs=out.kv_runs,
                 tool_calls=parsed.tool_calls,
                 observation=None if over else "\n".join(observations),
                 started=started if config.stamps else 0.0,

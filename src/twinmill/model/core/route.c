@@ -48,6 +48,18 @@ static int has(const int32_t *list, int n, int32_t value) {
     return 0;
 }
 
+/* In falling order of score, among equals the lower index first: what is recorded is a set, and the order of a sum is in its bits. */
+static void order(const float *choice, int32_t *chosen, int k) {
+    for (int j = 1; j < k; j++) {
+        const int32_t expert = chosen[j];
+        const float score = choice[expert];
+        int i = j;
+        for (; i > 0 && (score > choice[chosen[i - 1]] || (score == choice[chosen[i - 1]] && expert < chosen[i - 1])); i--)
+            chosen[i] = chosen[i - 1];
+        chosen[i] = expert;
+    }
+}
+
 /* Recorded experts that are plausible stay; holes take the best of `own` that the row does not have yet. */
 static void replay(const RouteShape *shape, const float *choice, const int16_t *forced, float floor,
                    const int32_t *own, int32_t *chosen, int64_t counts[2]) {
@@ -68,6 +80,7 @@ static void replay(const RouteShape *shape, const float *choice, const int16_t *
         while (next < k - 1 && has(chosen, k, own[next])) next++; /* NaN scores may leave doubles */
         chosen[j] = own[next];
     }
+    order(choice, chosen, k);
 }
 
 /* work: 2 * experts floats, and room for top_k ids behind them */

@@ -13,7 +13,7 @@ from twinmill.batch.alarm import by_rule, hacked_G
 from twinmill.batch.credit import Credit, credit
 from twinmill.batch.drops import SLOT_DROPS, Drop, count
 from twinmill.batch.pack import Packing, pack
-from twinmill.batch.samples import Attempts, ExpertLoader, Rejected, assemble
+from twinmill.batch.samples import Attempts, ExpertLoader, MixtureShape, Rejected, assemble
 from twinmill.batch.staleness import histogram, mask_old
 from twinmill.records.episodes import Group
 from twinmill.records.samples import Microbatch, Sample
@@ -53,10 +53,12 @@ def prepare(
     load_experts: ExpertLoader,
     age_limit: int | None = None,
     score: Scorer | None = None,
+    mixture: MixtureShape | None = None,
 ) -> Prepared:
-    """`version` = of the trainer's weights now; `age_limit` as in batch.window; `score` is for credit.kl above 0."""
+    """`version` = of the trainer's weights now; `age_limit` as in batch.window; `score` is for credit.kl above 0;
+    `mixture` = what recorded experts must fit."""
     whole = [group for group in groups if group.drop is None]
-    attempts = [assemble(group, load_experts if config.replay else None) for group in whole]
+    attempts = [assemble(group, load_experts if config.replay else None, mixture) for group in whole]
     if config.credit.kl > 0:
         if score is None:
             raise ValueError("credit.kl is above 0, but no reference model was given to score with")
