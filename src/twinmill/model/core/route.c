@@ -48,15 +48,19 @@ static int has(const int32_t *list, int n, int32_t value) {
     return 0;
 }
 
-/* Recorded experts that are plausible stay; holes take the best of `own` that the row does not have yet. */
-static void replay(const RouteShape *shape, const float *choice, const int16_t *forced, float floor,
+/* Recorded experts that are plausible stay; holes take the best of `own` that the row does not have yet. Plausible is
+ * said of the scores, not of what choice_bias makes of them: that may be negative, and then `floor` means nothing. */
+static void replay(const RouteShape *shape, const float *scores, const int16_t *forced, float floor,
                    const int32_t *own, int32_t *chosen, int64_t counts[2]) {
     const int k = shape->top_k;
-    const float limit = floor * choice[own[k - 1]];
+    float lowest = scores[own[0]];
+    for (int j = 1; j < k; j++)
+        if (scores[own[j]] < lowest) lowest = scores[own[j]];
+    const float limit = floor * lowest;
     int kept = 0, recorded = 0;
     for (int j = 0; j < k; j++) {
         const int inside = forced[j] >= 0 && forced[j] < shape->experts;
-        const int keep = inside && choice[forced[j]] >= limit;
+        const int keep = inside && scores[forced[j]] >= limit;
         recorded += forced[j] >= 0;
         kept += keep;
         chosen[j] = keep ? forced[j] : -1;
@@ -82,7 +86,7 @@ void route_row(const Kernels *kernels, const RouteShape *shape, float *logits, c
     if (shape->groups > 1) keep_best_groups(shape, spent);
     top(spent, n, k, own);
     if (forced)
-        replay(shape, choice, forced, floor, own, chosen, counts);
+        replay(shape, logits, forced, floor, own, chosen, counts);
     else
         memcpy(chosen, own, (size_t)k * sizeof *own);
     float sum = 0.0f;
