@@ -145,7 +145,7 @@ def test_unpacking_is_that_of_compressed_tensors():
 
 
 def test_versions_carry_what_is_around_and_a_config_that_fits_them(published):
-    folder, tensors = published
+    folder, _ = published
     decoder, config = load_folder(folder)
     bits, kinds = state_bits(decoder), dtypes(decoder)
     assert bits.keys() == kinds.keys() == read_bits(folder)[0].keys()
