@@ -77,8 +77,6 @@ class LatentAttention(nn.Module):
         return wide[..., : self.latent.v_dim].reshape(len(values), -1)
 
     def _widened(self, heads: Tensor) -> Tensor:
-        return (
-            F.pad(heads, (0, self.config.head_dim - heads.shape[-1]))
-            if self.config.head_dim > heads.shape[-1]
-            else heads
-        )
+        """[T, heads, n] -> [T, heads, head_dim], zeros behind"""
+        missing = self.config.head_dim - heads.shape[-1]
+        return F.pad(heads, (0, missing)) if missing else heads
