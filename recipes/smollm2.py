@@ -63,4 +63,6 @@ def recipe() -> RunConfig:
         rollout=RolloutConfig(groups_in_flight=2, group_size=4, machines=8),
         harness=HarnessConfig(turn_tokens=48, experts=False),
         engine=EngineConfig(context_tokens=896, slots=12, batch=8),
+        # the trainer, which gets four times as long, says nothing while it writes a checkpoint or publishes 135M parameters
+        hang_s=150.0,
     )
