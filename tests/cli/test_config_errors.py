@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cases.real import SMOKE, twinmill
+from tests.model.sizes import KIMI
+from twinmill.model.config import write_config
 
 from .conftest import Cli
 
@@ -120,6 +123,18 @@ def test_a_core_that_nobody_built(cli: Cli, agent: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr("twinmill.model.core.available", lambda: False)
     said = cli("run", SMOKE, "--root", tmp_path / "runs", "--set", f"model={agent}", "--set", f"{key}=core")
     one_line(said.code, said.err, f"{key} is core, but this installation has no native core")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("key", ["engine.backend", "rl.parity"])
+def test_a_model_that_the_core_lacks(cli: Cli, agent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str):
+    monkeypatch.setattr("twinmill.model.core.available", lambda: True)
+    latent = tmp_path / "latent"
+    latent.mkdir()
+    write_config(msgspec.structs.replace(KIMI, vocab=1280), latent)
+    (latent / "tokenizer.json").write_bytes((agent / "tokenizer.json").read_bytes())
+    said = cli("run", SMOKE, "--root", tmp_path / "runs", "--set", f"model={latent}", "--set", f"{key}=core")
+    one_line(said.code, said.err, f"{key} is core, but the native core has no multi-head latent attention")
     assert not (tmp_path / "runs").exists()
 
 

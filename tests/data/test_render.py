@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from twinmill.data.render import open_renderer
+from twinmill.data.render.chatml import ChatmlRenderer
 from twinmill.data.render.nano import SPECIALS, NanoRenderer
 from twinmill.data.render.qwen3 import _MARKUP as MARKUP
 from twinmill.data.render.qwen3 import Qwen3Renderer
@@ -32,7 +33,11 @@ def tokenizer(specials: tuple[str, ...]) -> Tokenizer:
     return made
 
 
-RENDERERS = {"nano": NanoRenderer(tokenizer(SPECIALS)), "qwen3": Qwen3Renderer(tokenizer(QWEN))}
+RENDERERS = {
+    "nano": NanoRenderer(tokenizer(SPECIALS)),
+    "qwen3": Qwen3Renderer(tokenizer(QWEN)),
+    "chatml": ChatmlRenderer(tokenizer(QWEN[:3])),
+}
 
 
 def calls() -> st.SearchStrategy[ToolCall]:
@@ -53,7 +58,7 @@ def test_a_call_comes_back_as_it_was_said(name, call):
     ids = renderer.assistant(Message(role="assistant", content="", tool_calls=(call,)), TOOLS)
     assert ids[-1] in renderer.stop_ids
     text = json.dumps(call.arguments, ensure_ascii=False)
-    if name == "qwen3" and ("<tool_call>" in text or "</tool_call>" in text):
+    if name != "nano" and ("<tool_call>" in text or "</tool_call>" in text):
         return  # the family's own format cannot carry its own markup inside a call
     parsed = renderer.parse(ids, TOOLS)
     assert parsed.error is None
@@ -121,6 +126,8 @@ def test_the_folder_tells_the_renderer(tmp_path):
     assert type(open_renderer(tmp_path)) is NanoRenderer
     tokenizer(QWEN).save(str(tmp_path / "tokenizer.json"))
     assert type(open_renderer(tmp_path)) is Qwen3Renderer
+    tokenizer(QWEN[:3]).save(str(tmp_path / "tokenizer.json"))
+    assert type(open_renderer(tmp_path)) is ChatmlRenderer
     tokenizer(()).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match="no renderer knows this tokenizer"):
         open_renderer(tmp_path)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from twinmill.model.mixture import replay, route
+from twinmill.model.mixture import choose, replay, route
 
 from .sizes import TINY, sharp
 
@@ -48,7 +48,7 @@ def test_forced_experts_are_used_and_their_scores_carry_gradient():
 
 def test_gates_are_own_scores_renormalised():
     scores = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
-    routing = route(scores, 2, True, torch.tensor([[2, 0]], dtype=torch.int32), 0.0)
+    routing = route(scores, choose(scores, TINY, None), TINY, torch.tensor([[2, 0]], dtype=torch.int32), 0.0)
     assert routing.chosen.tolist() == [[0, 2]], "records are sets: the order is that of the scores"
     torch.testing.assert_close(routing.gates, torch.tensor([[0.5, 0.15]]) / 0.65)
 
@@ -85,7 +85,7 @@ def test_refilled_experts_are_distinct_for_any_input():
 
 def test_aux_loss_is_one_when_even():
     scores = torch.eye(4).repeat(5, 1) * 0.6 + 0.1
-    assert route(scores, 1, True, None, 0.0).aux_loss.item() == pytest.approx(1.0)
+    assert route(scores, scores.topk(1).indices, TINY, None, 0.0).aux_loss.item() == pytest.approx(1.0)
 
 
 def test_gradients_through_a_shared_prompt_are_those_of_the_segments_in_full():

@@ -131,6 +131,7 @@ def _model(config: "RunConfig") -> Iterator[str]:
 
 def _fits(config: "RunConfig", model: ModelConfig) -> Iterator[str]:
     assert config.rl is not None
+    yield from _core(config, model)
     if config.rl.preparation.replay and not model.experts:
         yield "rl.preparation.replay is on but the model is dense: it has no experts to replay; set it to False"
     if config.engine.context_tokens > model.max_positions:
@@ -203,7 +204,6 @@ def _rl(config: "RunConfig") -> Iterator[str]:
         yield "rl.window.age_limit has no effect with policy in_order: no token gets older than the window; set it to None"
     if rl.window.window == 0 and len(names) > 1 and rl.window.groups_per_step < len(names):
         yield "rl.window.groups_per_step is below the number of clusters: one would always stand still"
-    yield from _core(config)
     yield from problems_of(config.publish)
     if config.audit is None and rl.alarm != HackAlarm():
         yield "rl.alarm has no effect: audit is off, so nobody flags a hack; set audit, or leave rl.alarm out"
@@ -215,14 +215,16 @@ def _rl(config: "RunConfig") -> Iterator[str]:
         yield f"audit.canary_every is on, but {config.taskset} has no split impossible (tinyrepo has); set it to 0"
 
 
-def _core(config: "RunConfig") -> Iterator[str]:
+def _core(config: "RunConfig", model: ModelConfig) -> Iterator[str]:
     """Who wants the native core needs one, at both ends: the processes of a run share one installation."""
     assert config.rl is not None
     wanted = {"engine.backend": config.engine.backend == "core", "rl.parity": config.rl.parity is Parity.CORE}
     for key, is_wanted in wanted.items():
         if is_wanted and not core.available():
             yield f"{key} is core, but this installation has no native core (see twinmill doctor); leave it out"
-    if config.rl.parity is Parity.CORE and backend_of(config.engine) != "core":
+        elif is_wanted and (lacking := core.lacks(model)):
+            yield f"{key} is core, but the native core has no {lacking}; leave it out, then torch computes"
+    if config.rl.parity is Parity.CORE and backend_of(config.engine, model).backend != "core":
         yield "rl.parity is core, but engine.backend is torch: their bits differ; set rl.parity to strict, or the backend"
 
 

@@ -2,6 +2,9 @@
 
 A decoder stores projections of one input fused; on disk each is a tensor of its own. `named_views` maps every on-disk
 name to the slice of the parameter that holds it: loading, saving, publishing and checking digests all go through it.
+
+Read: BF16, F32, F16, and packed INT4 (model/packed.py), which is unpacked; written is what is held, never packed again.
+Tensors that a decoder only carries (vision, prediction layers) keep their bits; training does not move them.
 """
 
 import json
@@ -16,7 +19,9 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from .config import ModelConfig, read_config, write_config
+from .latent import LatentAttention
 from .mixture import Mixture
+from .packed import is_packed, unpacked
 from .parity import Parity
 from .transformer import Block, Decoder
 
@@ -24,7 +29,11 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 _TORCH = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16}
+_KINDS = {dtype: kind for kind, dtype in _TORCH.items()}
 _BITS = {"BF16": np.uint16, "F32": np.uint32, "F16": np.uint16}
+
+
+CHOICE_BIAS = "e_score_correction_bias"
 
 
 class WeightsError(ValueError):
@@ -33,6 +42,10 @@ class WeightsError(ValueError):
 
 def _attention_views(block: Block) -> Iterator[tuple[str, Tensor]]:
     config = block.config
+    if block.latent is not None:
+        yield from _latent_views(block.latent)
+        yield "self_attn.o_proj.weight", block.out
+        return
     sizes = [config.heads * config.head_dim, *[config.kv_heads * config.head_dim] * 2]
     for name, weight in zip("qkv", block.qkv.split(sizes)):
         yield f"self_attn.{name}_proj.weight", weight
@@ -47,6 +60,17 @@ def _attention_views(block: Block) -> Iterator[tuple[str, Tensor]]:
         yield "self_attn.o_proj.bias", block.out_bias
 
 
+def _latent_views(attention: LatentAttention) -> Iterator[tuple[str, Tensor]]:
+    queries = attention.down[: attention.sizes[0]]
+    if attention.q_up is not None:
+        yield "self_attn.q_a_layernorm.weight", attention.q_norm
+        yield "self_attn.q_b_proj.weight", attention.q_up
+    yield f"self_attn.{'q_proj' if attention.q_up is None else 'q_a_proj'}.weight", queries
+    yield "self_attn.kv_a_proj_with_mqa.weight", attention.down[len(queries) :]
+    yield "self_attn.kv_a_layernorm.weight", attention.kv_norm
+    yield "self_attn.kv_b_proj.weight", attention.kv_up
+
+
 def _mlp_views(prefix: str, gate_up: Tensor, down: Tensor) -> Iterator[tuple[str, Tensor]]:
     gate, up = gate_up.chunk(2)
     yield f"{prefix}.gate_proj.weight", gate
@@ -56,11 +80,15 @@ def _mlp_views(prefix: str, gate_up: Tensor, down: Tensor) -> Iterator[tuple[str
 
 def _mixture_views(mixture: Mixture) -> Iterator[tuple[str, Tensor]]:
     yield "mlp.gate.weight", mixture.router
+    if mixture.choice_bias is not None:
+        yield f"mlp.gate.{CHOICE_BIAS}", mixture.choice_bias
     for e in range(len(mixture.gate_up)):
         yield from _mlp_views(f"mlp.experts.{e}", mixture.gate_up[e], mixture.down[e])
-    if mixture.shared_gate_up is not None:
+    if mixture.shared_gate is not None:
         yield from _mlp_views("mlp.shared_expert", mixture.shared_gate_up, mixture.shared_down)
         yield "mlp.shared_expert_gate.weight", mixture.shared_gate
+    elif mixture.shared_gate_up is not None:
+        yield from _mlp_views("mlp.shared_experts", mixture.shared_gate_up, mixture.shared_down)
 
 
 def _views(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
@@ -82,32 +110,43 @@ def _views(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
 @torch.no_grad()
 def named_views(decoder: Decoder) -> dict[str, Tensor]:
     """On-disk name -> the slice of memory that holds it (fp32, shares storage), sorted by name."""
-    return {name: view.detach() for name, view in sorted(_views(decoder))}
+    prefix = decoder.config.prefix
+    return {prefix + name: view.detach() for name, view in sorted(_views(decoder))}
 
 
 def dtypes(decoder: Decoder) -> dict[str, str]:
-    """On-disk name -> stored dtype in safetensors spelling; BF16 unless the folder had another one."""
-    return {name: decoder.stored.get(name, "BF16") for name in named_views(decoder)}
+    """On-disk name -> stored dtype in safetensors spelling, of every tensor, carried ones too."""
+    names = sorted([*named_views(decoder), *decoder.carried])
+    return {name: decoder.stored.get(name, _usual(name)) for name in names}
+
+
+def _usual(name: str) -> str:
+    """The dtype of a tensor of which no folder said one."""
+    return "F32" if name.endswith(CHOICE_BIAS) else "BF16"
 
 
 def state_bits(decoder: Decoder) -> dict[str, npt.NDArray]:
     """The stored bits of every tensor under its on-disk name: uint16 for BF16 and F16, uint32 for F32."""
     kinds = dtypes(decoder)
-    return {name: _to_bits(view, kinds[name]) for name, view in named_views(decoder).items()}
+    bits = {name: _to_bits(view, kinds[name]) for name, view in named_views(decoder).items()}
+    return dict(sorted({**bits, **decoder.carried}.items()))
 
 
 def load_bits(decoder: Decoder, bits: Mapping[str, npt.NDArray], kinds: Mapping[str, str]) -> None:
     """Fill the decoder from stored bits (all tensors). Raises WeightsError before anything is written."""
     views = named_views(decoder)
-    _check_names(set(views), set(bits))
+    carried = {name for name in bits.keys() - views.keys() if decoder.config.carries(name)}
+    _check_names(set(views), bits.keys() - carried)
     for name, view in views.items():
         if bits[name].shape != tuple(view.shape):
             raise WeightsError(f"{name}: shape {bits[name].shape} where the model has {tuple(view.shape)}")
+    for name in bits:
         if kinds[name] not in _TORCH:
             raise WeightsError(f"{name}: dtype {kinds[name]} is not implemented; known: {', '.join(_TORCH)}")
     for name, view in views.items():
         view.copy_(_from_bits(bits[name], kinds[name]))
-    decoder.stored = {name: kind for name, kind in kinds.items() if kind != "BF16"}
+    decoder.carried = {name: bits[name].copy() for name in sorted(carried)}
+    decoder.stored = {name: kinds[name] for name in bits if kinds[name] != _usual(name)}
 
 
 def _to_bits(view: Tensor, kind: str) -> npt.NDArray:
@@ -135,28 +174,39 @@ def load_folder(path: str | Path, parity: Parity = Parity.OFF) -> tuple[Decoder,
     bits, kinds = read_bits(folder)
     if config.tied:
         # some writers store the tied head a second time
-        bits.pop("lm_head.weight", None)
-        kinds.pop("lm_head.weight", None)
+        head = config.prefix + "lm_head.weight"
+        bits.pop(head, None)
+        kinds.pop(head, None)
     decoder = Decoder(config, parity)
     load_bits(decoder, bits, kinds)
     return decoder, config
 
 
 def read_bits(path: str | Path) -> tuple[dict[str, npt.NDArray], dict[str, str]]:
-    """All tensors of a folder as stored bits, and their dtypes."""
+    """All tensors of a folder as stored bits, and their dtypes; packed ones unpacked."""
     folder = Path(path)
     bits: dict[str, npt.NDArray] = {}
     kinds: dict[str, str] = {}
+    packed: dict[str, Tensor] = {}
     for file in _files(folder):
         try:
             with safe_open(file, "pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 (not a mapping)
+                    if is_packed(name):
+                        packed[name] = tensors.get_tensor(name)
+                        continue
                     kinds[name] = tensors.get_slice(name).get_dtype()
                     if kinds[name] not in _TORCH:
                         raise WeightsError(f"{file}: {name} has dtype {kinds[name]}, which is not implemented")
                     bits[name] = _to_bits(tensors.get_tensor(name), kinds[name])
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{file}: cannot be read: {error}") from error
+    try:
+        for name, weight in unpacked(packed):
+            kinds[name] = _KINDS[weight.dtype]
+            bits[name] = _to_bits(weight, kinds[name])
+    except ValueError as error:
+        raise WeightsError(f"{folder}: {error}") from error
     return bits, kinds
 
 
@@ -167,6 +217,16 @@ def _files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).exists():
         return [folder / WEIGHTS]
     raise WeightsError(f"{folder}: neither {WEIGHTS} nor {INDEX} is there")
+
+
+def plain_config(path: str | Path) -> bytes:
+    """The config.json that fits what `read_bits` gives: the folder's own, rewritten only where that one says `packed`."""
+    data = (Path(path) / "config.json").read_bytes()
+    raw = json.loads(data)
+    layers = [raw, raw.get("text_config") or {}]
+    if not any(layer.pop("quantization_config", None) for layer in layers):
+        return data
+    return (json.dumps(raw, indent=2) + "\n").encode()
 
 
 def save_folder(decoder: Decoder, path: str | Path) -> None:

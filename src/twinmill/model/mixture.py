@@ -1,11 +1,16 @@
-"""A mixture-of-experts layer: top-k softmax routing and router replay. The experts themselves: model/experts.py."""
+"""A mixture-of-experts layer: top-k routing with softmax or sigmoid gates, and router replay. The experts themselves:
+model/experts.py.
+
+DeepSeek's choice_bias evens the load without a loss (2408.15664). It is a buffer: no gradient reaches it, versions carry
+it like any other tensor. Not covered: moving it by the load while training, as pre-training does.
+"""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .config import ModelConfig
+from .config import Gating, ModelConfig
 from .core import operators
 from .experts import apply_experts, swiglu
 from .parity import Parity, linear
@@ -35,44 +40,69 @@ class Mixture(nn.Module):
         shared = config.shared_intermediate
         self.shared_gate_up = nn.Parameter(torch.empty(2 * shared, width)) if shared else None
         self.shared_down = nn.Parameter(torch.empty(width, shared)) if shared else None
-        self.shared_gate = nn.Parameter(torch.empty(1, width)) if shared else None
+        self.shared_gate = nn.Parameter(torch.empty(1, width)) if shared and config.shared_gate else None
+        self.choice_bias = nn.Buffer(torch.zeros(experts)) if config.gating is Gating.SIGMOID else None
+        """[E], added to the scores for the choice alone"""
 
     def forward(self, x: Tensor, forced: Tensor | None, floor: float, parity: Parity) -> tuple[Tensor, Routing]:
         """x [T, width]; forced [T, top_k], -1 = choose freely"""
         logits = linear(x, self.router, None, parity)
-        choose = (self.config.top_k, self.config.norm_topk, forced, floor)
-        routing = route_by_core(logits, *choose) if parity is Parity.CORE else route(logits.softmax(-1), *choose)
+        if parity is Parity.CORE:
+            routing = route_by_core(logits, self.config, forced, floor)
+        else:
+            scores = logits.sigmoid() if self.config.gating is Gating.SIGMOID else logits.softmax(-1)
+            own = choose(scores, self.config, self.choice_bias)
+            routing = route(scores, own, self.config, forced, floor)
         y = apply_experts(x, routing.chosen, routing.gates, self.gate_up, self.down, parity)
         if self.shared_gate_up is not None:
             inner = swiglu(linear(x, self.shared_gate_up, None, parity), parity)
             shared = linear(inner, self.shared_down, None, parity)
+            if self.shared_gate is None:
+                return y + shared, routing
             gate = linear(x, self.shared_gate, None, parity)
             total = y + shared * gate.sigmoid()
             y = operators.valued(operators.add_gated(shared, gate, y), total) if parity is Parity.CORE else total
         return y, routing
 
 
-def route(scores: Tensor, top_k: int, norm: bool, forced: Tensor | None, floor: float) -> Routing:
-    """scores [T, E], softmax over all experts.
+@torch.no_grad()
+def choose(scores: Tensor, config: ModelConfig, bias: Tensor | None) -> Tensor:
+    """scores [T, E], bias [E] -> int64 [T, top_k], the best first."""
+    ranked = scores if bias is None else scores + bias
+    if config.top_groups < config.groups:
+        by_group = ranked.unflatten(-1, (config.groups, -1))
+        best = by_group.topk(2, -1).values.sum(-1).topk(config.top_groups, -1).indices
+        kept = torch.zeros(by_group.shape[:-1], dtype=torch.bool).scatter_(-1, best, True)
+        ranked = by_group.masked_fill(~kept[..., None], float("-inf")).flatten(-2)
+    return ranked.topk(config.top_k, -1).indices
 
-    Forced experts are weighed by the scores of this very router, so gradients reach it.
+
+def route(scores: Tensor, own: Tensor, config: ModelConfig, forced: Tensor | None, floor: float) -> Routing:
+    """scores [T, E] of all experts, own [T, top_k] the router's own choice.
+
+    Forced experts are weighed by the scores of this very router, so gradients reach it. Chosen ones stand in falling order of
+    score, whoever chose them: records are sets, and the sum over experts is rounded in their order.
     """
-    own_scores, own = scores.topk(top_k, -1)
-    chosen, gates, replayed, refused = own, own_scores, 0, 0
+    chosen, replayed, refused = own, 0, 0
     if forced is not None:
         chosen, replayed, refused = replay(scores.detach(), own, forced.long(), floor)
-        gates = scores.gather(-1, chosen)
-    if norm:
+    chosen = _ordered(chosen, scores.detach())
+    gates = scores.gather(-1, chosen)
+    if config.norm_topk:
         gates = gates / gates.sum(-1, keepdim=True)
+    if config.gate_scale != 1:
+        gates = gates * config.gate_scale
+    if config.gating is Gating.SIGMOID:  # not shares yet (2412.19437, eq. 18)
+        scores = scores / scores.sum(-1, keepdim=True)
     return Routing(chosen, gates, replayed, refused, _aux_loss(scores, chosen))
 
 
-def route_by_core(logits: Tensor, top_k: int, norm: bool, forced: Tensor | None, floor: float) -> Routing:
+def route_by_core(logits: Tensor, config: ModelConfig, forced: Tensor | None, floor: float) -> Routing:
     """route with the core's values and torch's gradients; logits [T, E] of the router."""
-    choice = operators.route(logits, top_k, norm, forced, floor)
+    choice = operators.route(logits, config.top_k, config.norm_topk, forced, floor)
     scores = operators.valued(choice.scores, logits.softmax(-1))
     gates = scores.gather(-1, choice.chosen)
-    if norm:
+    if config.norm_topk:
         gates = gates / gates.sum(-1, keepdim=True)
     gates = operators.valued(choice.gates, gates)
     return Routing(choice.chosen, gates, choice.replayed, choice.refused, _aux_loss(scores, choice.chosen))
@@ -89,11 +119,12 @@ def _aux_loss(scores: Tensor, chosen: Tensor) -> Tensor:
 def replay(scores: Tensor, own: Tensor, forced: Tensor, floor: float) -> tuple[Tensor, int, int]:
     """The experts to use: recorded ones that are plausible, holes refilled from `own` in order.
 
-    Plausible: score >= floor * lowest score of `own`. scores [T, E], own and forced [T, top_k].
+    Plausible: score >= floor * lowest score of `own`. scores [T, E], own and forced [T, top_k]. Scores are those of the
+    gates, without choice_bias: a ratio means something only between positive numbers.
     Returns chosen [T, top_k] and the numbers of rows that were replayed whole and that had a refusal.
     """
     recorded = forced >= 0
-    lowest = scores.gather(-1, own[:, -1:])
+    lowest = scores.gather(-1, own).amin(-1, keepdim=True)
     keep = recorded & (scores.gather(-1, forced.clamp(min=0)) >= floor * lowest)
     refused = int((recorded & ~keep).any(-1).sum())
     whole = keep.all(-1)
@@ -101,7 +132,7 @@ def replay(scores: Tensor, own: Tensor, forced: Tensor, floor: float) -> tuple[T
     mixed = keep.any(-1) & ~whole
     if bool(mixed.any()):
         chosen[mixed] = _refill(torch.where(keep, forced, -1)[mixed], own[mixed])
-    return _ordered(chosen, scores), int(whole.sum()), refused
+    return chosen, int(whole.sum()), refused
 
 
 def _ordered(chosen: Tensor, scores: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""The decoder: one forward for dense Llama / Qwen and for mixtures of experts, for training, scoring and generation.
+"""The decoder: one forward for dense Llama / Qwen, mixtures of experts and DeepSeek's family, for training, scoring and
+generation.
 
 Rows are packed: axis T runs over the tokens of several segments, one after another, without padding. What differs
 between a trainer and an engine is only how a token sees earlier ones, so attention comes in as `Attend`:
@@ -8,6 +9,7 @@ block-diagonal here (`SegmentAttention`), over a KV cache in engine/embedded.
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import IntTensor, LongTensor, Tensor, nn
@@ -15,6 +17,7 @@ from torch import IntTensor, LongTensor, Tensor, nn
 from .attention import SegmentAttention
 from .config import ModelConfig
 from .experts import swiglu
+from .latent import LatentAttention
 from .logprob import token_logprobs
 from .mixture import Mixture, Routing
 from .norm import head_norm_rope, rms_norm
@@ -50,11 +53,12 @@ class Block(nn.Module):
         width, head_dim = config.width, config.head_dim
         rows = (config.heads + 2 * config.kv_heads) * head_dim
         self.attn_norm = nn.Parameter(torch.ones(width))
-        self.qkv = nn.Parameter(torch.empty(rows, width))
+        self.latent = None if config.latent is None else LatentAttention(config, config.latent)
+        self.qkv = nn.Parameter(torch.empty(rows, width)) if config.latent is None else None
         self.qkv_bias = nn.Parameter(torch.zeros(rows)) if config.qkv_bias else None
         self.q_norm = nn.Parameter(torch.ones(head_dim)) if config.qk_norm else None
         self.k_norm = nn.Parameter(torch.ones(head_dim)) if config.qk_norm else None
-        self.out = nn.Parameter(torch.empty(width, config.heads * head_dim))
+        self.out = nn.Parameter(torch.empty(width, config.heads * config.v_dim))
         self.out_bias = nn.Parameter(torch.zeros(width)) if config.out_bias else None
         self.mlp_norm = nn.Parameter(torch.ones(width))
         self.mixture = Mixture(config) if index in config.moe_layers else None
@@ -66,11 +70,10 @@ class Block(nn.Module):
         """x [T, width] -> (x, Routing or None)"""
         config = self.config
         normed = rms_norm(x, self.attn_norm, config.norm_eps, parity)
-        qkv = linear(normed, self.qkv, self.qkv_bias, parity).view(len(x), -1, config.head_dim)
-        rotated, v = qkv.split((config.heads + config.kv_heads, config.kv_heads), 1)
-        rotated = head_norm_rope(rotated, self._head_norms(), rope, config.norm_eps, parity)
-        q, k = rotated.split((config.heads, config.kv_heads), 1)
-        mixed = attend(self.index, q, k, v)
+        if self.latent is None:
+            mixed = attend(self.index, *self._heads(normed, rope, parity))
+        else:
+            mixed = self.latent.mixed(attend(self.index, *self.latent(normed, rope, parity)))
         x = x + linear(mixed, self.out, self.out_bias, parity)
         normed = rms_norm(x, self.mlp_norm, config.norm_eps, parity)
         if self.mixture is not None:
@@ -78,6 +81,14 @@ class Block(nn.Module):
             return x + y, routing
         inner = swiglu(linear(normed, self.gate_up, None, parity), parity)
         return x + linear(inner, self.down, None, parity), None
+
+    def _heads(self, x: Tensor, rope: Tensor, parity: Parity) -> tuple[Tensor, Tensor, Tensor]:
+        """x [T, width], normed -> q [T, heads, head_dim], k and v [T, kv_heads, head_dim]"""
+        config = self.config
+        qkv = linear(x, self.qkv, self.qkv_bias, parity).view(len(x), -1, config.head_dim)
+        rotated, v = qkv.split((config.heads + config.kv_heads, config.kv_heads), 1)
+        rotated = head_norm_rope(rotated, self._head_norms(), rope, config.norm_eps, parity)
+        return *rotated.split((config.heads, config.kv_heads), 1), v
 
     def _head_norms(self) -> Tensor | None:
         """[heads + kv_heads, head_dim]: one norm per head, or None"""
@@ -93,7 +104,9 @@ class Decoder(nn.Module):
         super().__init__()
         self.config, self.parity = config, parity
         self.stored: dict[str, str] = {}
-        """on-disk dtype by tensor name where it is not BF16; see model/hf.py"""
+        """on-disk dtype by tensor name where it is not the usual one; see model/hf.py"""
+        self.carried: dict[str, npt.NDArray] = {}
+        """stored bits, by on-disk name, of tensors that are not computed with (ModelConfig.carries)"""
         self.embed = nn.Parameter(torch.empty(config.vocab, config.width))
         self.blocks = nn.ModuleList(Block(config, index) for index in range(config.layers))
         self.norm = nn.Parameter(torch.ones(config.width))

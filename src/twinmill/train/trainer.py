@@ -46,12 +46,15 @@ class Trainer:
 
 
 def stored_dtypes(decoder: Decoder) -> dict[str, torch.dtype]:
-    """Parameter name -> dtype of its values on disk. ValueError when the parts of a fused parameter disagree."""
+    """Parameter name -> dtype of its values on disk (buffers are not trained). ValueError when the parts of a fused
+    parameter disagree."""
     names = {p.untyped_storage().data_ptr(): name for name, p in decoder.named_parameters()}
     kinds = hf.dtypes(decoder)
     found: dict[str, torch.dtype] = {}
     for tensor, view in hf.named_views(decoder).items():
-        name = names[view.untyped_storage().data_ptr()]
+        name = names.get(view.untyped_storage().data_ptr())
+        if name is None:
+            continue
         dtype = _DTYPES[kinds[tensor]]
         if found.setdefault(name, dtype) is not dtype:
             raise ValueError(f"{tensor} is stored as {dtype}, other parts of the fused {name} as {found[name]}")

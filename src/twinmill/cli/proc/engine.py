@@ -9,6 +9,7 @@ import time
 import torch
 
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
+from twinmill.engine.embedded.config import backend_of
 from twinmill.engine.server import EngineServer
 from twinmill.engine.sync import Installed, SyncConfig, follow
 from twinmill.model.config import from_hf
@@ -74,7 +75,10 @@ async def first_engine(role: Role, mirror: Mirror) -> EmbeddedEngine:
     if version.config is None:
         raise ValueError("version 0 carries no config.json: this weights log was not begun by twinmill's trainer")
     model = from_hf(json.loads(await asyncio.to_thread(mirror.get_ref, version.config)))
-    return EmbeddedEngine(model, role.blocks.get("engine", EngineConfig), engine_id=role.name, cluster=role.part)
+    config = role.blocks.get("engine", EngineConfig)
+    backend, why = backend_of(config, model)
+    print(f"{role.name} computes with {backend}: {why}", flush=True)
+    return EmbeddedEngine(model, config, engine_id=role.name, cluster=role.part)
 
 
 LEASE_POLL_S = 5.0

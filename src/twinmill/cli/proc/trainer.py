@@ -15,7 +15,7 @@ from twinmill.data.render import open_renderer
 from twinmill.engine.embedded import EngineConfig
 from twinmill.engine.embedded.config import backend_of
 from twinmill.model import hf
-from twinmill.model.config import Parity
+from twinmill.model.config import ModelConfig, Parity
 from twinmill.model.memory import keep_freed_memory
 from twinmill.model.transformer import Decoder
 from twinmill.publish.errors import PublishError
@@ -156,9 +156,9 @@ class Noted:
 
 def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
     assert config.rl is not None
-    settings = msgspec.structs.replace(config.rl, parity=parity_with(config.rl.parity, config.engine))
     blobs = role.blobs()
-    decoder, _ = hf.load_folder(folder)
+    decoder, model = hf.load_folder(folder)
+    settings = msgspec.structs.replace(config.rl, parity=parity_with(config.rl.parity, config.engine, model))
     reference = hf.load_folder(folder, settings.parity)[0] if settings.preparation.credit.kl > 0 else None
     report = emit_to(role)
     started = time.monotonic()
@@ -189,7 +189,7 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
             RunVersions(
                 blobs,
                 role.run.record.run_id,
-                (folder / "config.json").read_bytes(),
+                hf.plain_config(folder),
                 (folder / "tokenizer.json").read_bytes(),
                 config.publish,
                 config.collect,
@@ -206,9 +206,9 @@ def run_rl(role: Role, config: RunConfig, folder: Path) -> None:
     rl(settings, rl_trainer(settings, decoder), ports)
 
 
-def parity_with(parity: Parity, engine: EngineConfig) -> Parity:
+def parity_with(parity: Parity, engine: EngineConfig, model: ModelConfig) -> Parity:
     """Strict means the engine's own bits, so whoever computes there computes here."""
-    return Parity.CORE if parity is Parity.STRICT and backend_of(engine) == "core" else parity
+    return Parity.CORE if parity is Parity.STRICT and backend_of(engine, model).backend == "core" else parity
 
 
 if __name__ == "__main__":

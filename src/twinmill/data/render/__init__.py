@@ -7,9 +7,9 @@ from tokenizers import Tokenizer
 
 from .base import Parsed, Renderer
 
-RENDERERS = {"nano": "nano:NanoRenderer", "qwen3": "qwen3:Qwen3Renderer"}
-_MARKS = {"<|call|>": "nano", "<|im_start|>": "qwen3"}
-"""a token that only this family's tokenizer has -> renderer"""
+RENDERERS = {"nano": "nano:NanoRenderer", "qwen3": "qwen3:Qwen3Renderer", "chatml": "chatml:ChatmlRenderer"}
+_MARKS = {"<|call|>": "nano", "<think>": "qwen3", "<|im_start|>": "chatml"}
+"""a token that a family's tokenizer has and those before it have not -> renderer"""
 
 
 def open_renderer(folder: str | Path, name: str = "auto") -> Renderer:

@@ -38,6 +38,9 @@ def _schema(tool: ToolSpec) -> dict[str, Any]:
 class Qwen3Renderer:
     """Needs a tokenizer with <|im_start|>, <|im_end|>; text never produces them."""
 
+    opening = _NO_THINKING
+    """what stands at the start of every answer"""
+
     def __init__(self, tokenizer: Tokenizer):
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
@@ -55,7 +58,7 @@ class Qwen3Renderer:
 
     def _special(self, token: str) -> int:
         if (i := self._tokenizer.token_to_id(token)) is None:
-            raise ValueError(f"not a Qwen3 tokenizer: it has no {token}")
+            raise ValueError(f"not a ChatML tokenizer: it has no {token}")
         return i
 
     def text_ids(self, text: str) -> list[int]:
@@ -76,7 +79,7 @@ class Qwen3Renderer:
         return [self._start, *self.text_ids(role + "\n"), *body, self._end, *self.text_ids("\n")]
 
     def _opener(self) -> list[int]:
-        return [self._start, *self.text_ids("assistant\n"), *self._template_ids(_NO_THINKING)]
+        return [self._start, *self.text_ids("assistant\n"), *self._template_ids(self.opening)]
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         rest = list(messages)

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from twinmill.model import core
 from twinmill.model.config import ModelConfig
 from twinmill.records.engines import Sampling
 
@@ -75,7 +76,12 @@ class Compute(Protocol):
 
 
 def open_compute(model: ModelConfig, config: EngineConfig) -> Compute:
-    """Raises model.core.CoreUnavailable where "core" is demanded and not built."""
-    module, name = BACKENDS[backend_of(config)]
+    """Raises model.core.CoreUnavailable where "core" is demanded and not built, or lacks what the model needs."""
+    backend = backend_of(config, model).backend
+    if backend == "core" and (lacking := core.lacks(model)):
+        raise core.CoreUnavailable(
+            f'engine.backend = core: the core has no {lacking}; set engine.backend to "" or torch'
+        )
+    module, name = BACKENDS[backend]
     compute: Compute = getattr(import_module(f".{module}", __package__), name)(model, config)
     return compute

@@ -1,9 +1,10 @@
 """EngineConfig: the settings of an embedded engine, and who computes in it."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from twinmill.model import core
-from twinmill.model.config import Parity
+from twinmill.model.config import ModelConfig, Parity
 from twinmill.records.base import Record
 
 BACKENDS: Mapping[str, tuple[str, str]] = {
@@ -17,7 +18,7 @@ class EngineConfig(Record):
     """How much an embedded engine holds and how it computes."""
 
     backend: str = ""
-    """who computes: core (native) or torch; "" = core where it is built, else torch"""
+    """who computes: core (native) or torch; "" = core where it is built and has all that the model needs, else torch"""
     parity: Parity = Parity.STRICT
     """how far results of the torch backend are independent of the batch (model/config.py); the core's always are"""
     context_tokens: int = 1024
@@ -34,7 +35,7 @@ class EngineConfig(Record):
     def __post_init__(self) -> None:
         if self.backend and self.backend not in BACKENDS:
             names = ", ".join(BACKENDS)
-            raise ValueError(f'engine.backend = {self.backend!r}: there are {names} and "" (core where it is built)')
+            raise ValueError(f'engine.backend = {self.backend!r}: there are {names} and "" (core where it can)')
         if self.parity is Parity.CORE:
             raise ValueError("engine.parity = core: that is the trainer's; for an engine set engine.backend = core")
         if self.context_tokens <= 0 or self.context_tokens % 64:
@@ -45,6 +46,18 @@ class EngineConfig(Record):
             raise ValueError("engine.prefill_tokens and engine.request_s must be positive")
 
 
-def backend_of(config: EngineConfig) -> str:
-    """The name that `config.backend` stands for on this machine."""
-    return config.backend or ("core" if core.available() else "torch")
+class Choice(NamedTuple):
+    backend: str
+    why: str
+    """in words for a log line"""
+
+
+def backend_of(config: EngineConfig, model: ModelConfig) -> Choice:
+    """Who computes this model on this machine. "core" is only ever said where the core can, or where it is demanded."""
+    if config.backend:
+        return Choice(config.backend, "as engine.backend says")
+    if not core.available():
+        return Choice("torch", "the native core is not built here")
+    if lacking := core.lacks(model):
+        return Choice("torch", f"the native core has no {lacking}")
+    return Choice("core", "the native core is built")

@@ -65,8 +65,8 @@ class TorchSet:
 
     def bits(self) -> dict[str, Bits]:
         views, kinds = named_views(self.decoder), dtypes(self.decoder)
-        exact = {name for name, view in views.items() if kinds[name] == "F32" or _is_bfloat16(view)}
-        return {name: bits for name, bits in state_bits(self.decoder).items() if name in exact}
+        inexact = {name for name, view in views.items() if kinds[name] != "F32" and not _is_bfloat16(view)}
+        return {name: bits for name, bits in state_bits(self.decoder).items() if name not in inexact}
 
 
 def _is_bfloat16(view: torch.Tensor) -> bool:

@@ -8,6 +8,8 @@ Where the extension was not built (no compiler), `available()` is False and the 
 in the last bits.
 """
 
+from twinmill.model.config import ModelConfig
+
 try:
     from . import _core
 except ImportError as error:
@@ -15,15 +17,20 @@ except ImportError as error:
 else:
     _why = ""
 
-__all__ = ["CoreUnavailable", "available", "levels", "native"]
+__all__ = ["CoreUnavailable", "available", "lacks", "levels", "native"]
 
 
 class CoreUnavailable(RuntimeError):
-    """The native core is wanted, but this installation has none."""
+    """The native core is wanted, but this installation has none, or it lacks what the model needs."""
 
 
 def available() -> bool:
     return _core is not None
+
+
+def lacks(config: ModelConfig) -> str:
+    """What a model needs that the core's kernels cannot compute, by name; empty = nothing."""
+    return "" if config.latent is None else f"multi-head latent attention ({config.family})"
 
 
 def levels() -> tuple[str, ...]:

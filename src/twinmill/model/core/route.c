@@ -49,26 +49,30 @@ static int has(const int32_t *list, int n, int32_t value) {
 }
 
 /* In falling order of score, among equals the lower index first: what is recorded is a set, and the order of a sum is in its bits. */
-static void order(const float *choice, int32_t *chosen, int k) {
+static void order(const float *scores, int32_t *chosen, int k) {
     for (int j = 1; j < k; j++) {
         const int32_t expert = chosen[j];
-        const float score = choice[expert];
+        const float score = scores[expert];
         int i = j;
-        for (; i > 0 && (score > choice[chosen[i - 1]] || (score == choice[chosen[i - 1]] && expert < chosen[i - 1])); i--)
+        for (; i > 0 && (score > scores[chosen[i - 1]] || (score == scores[chosen[i - 1]] && expert < chosen[i - 1])); i--)
             chosen[i] = chosen[i - 1];
         chosen[i] = expert;
     }
 }
 
-/* Recorded experts that are plausible stay; holes take the best of `own` that the row does not have yet. */
-static void replay(const RouteShape *shape, const float *choice, const int16_t *forced, float floor,
+/* Recorded experts that are plausible stay; holes take the best of `own` that the row does not have yet. Plausible is
+ * said of the scores, not of what choice_bias makes of them: that may be negative, and then `floor` means nothing. */
+static void replay(const RouteShape *shape, const float *scores, const int16_t *forced, float floor,
                    const int32_t *own, int32_t *chosen, int64_t counts[2]) {
     const int k = shape->top_k;
-    const float limit = floor * choice[own[k - 1]];
+    float lowest = scores[own[0]];
+    for (int j = 1; j < k; j++)
+        if (scores[own[j]] < lowest) lowest = scores[own[j]];
+    const float limit = floor * lowest;
     int kept = 0, recorded = 0;
     for (int j = 0; j < k; j++) {
         const int inside = forced[j] >= 0 && forced[j] < shape->experts;
-        const int keep = inside && choice[forced[j]] >= limit;
+        const int keep = inside && scores[forced[j]] >= limit;
         recorded += forced[j] >= 0;
         kept += keep;
         chosen[j] = keep ? forced[j] : -1;
@@ -80,7 +84,6 @@ static void replay(const RouteShape *shape, const float *choice, const int16_t *
         while (next < k - 1 && has(chosen, k, own[next])) next++; /* NaN scores may leave doubles */
         chosen[j] = own[next];
     }
-    order(choice, chosen, k);
 }
 
 /* work: 2 * experts floats, and room for top_k ids behind them */
@@ -95,9 +98,10 @@ void route_row(const Kernels *kernels, const RouteShape *shape, float *logits, c
     if (shape->groups > 1) keep_best_groups(shape, spent);
     top(spent, n, k, own);
     if (forced)
-        replay(shape, choice, forced, floor, own, chosen, counts);
+        replay(shape, logits, forced, floor, own, chosen, counts);
     else
         memcpy(chosen, own, (size_t)k * sizeof *own);
+    order(logits, chosen, k); /* by now logits are scores */
     float sum = 0.0f;
     for (int j = 0; j < k; j++) sum += gates[j] = logits[chosen[j]];
     if (shape->gating == GATE_SIGMOID) sum += 1e-20f;
