@@ -130,7 +130,7 @@ def test_weights_that_were_written_to_are_packed_anew():
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_sigmoid_gating_with_bias_and_groups_is_that_of_deepseek_v3(groups):
-    """Choice by score + bias within the best groups; gates are the scores alone, renormalised and scaled."""
+    """Choice by score + bias within the best groups; gates are the scores alone, in falling order, renormalised and scaled."""
     generator = torch.Generator().manual_seed(groups)
     rows, experts, top_k, scaling = 60, 32, 6, 2.5
     logits = torch.randn(rows, experts, generator=generator)
@@ -147,7 +147,8 @@ def test_sigmoid_gating_with_bias_and_groups_is_that_of_deepseek_v3(groups):
         mask = torch.zeros(rows, groups).scatter_(1, best, 1.0).bool()
         choice = split.masked_fill(~mask[..., None], float("-inf")).flatten(1)
     picked = choice.topk(top_k, -1).indices
-    weights = want.gather(-1, picked)
+    weights, order = want.gather(-1, picked).sort(-1, descending=True)
+    picked = picked.gather(-1, order)
     np.testing.assert_array_equal(chosen, picked.numpy())
     np.testing.assert_allclose(scores, want.numpy(), rtol=1e-6)
     np.testing.assert_allclose(gates, (weights / weights.sum(-1, keepdim=True) * scaling).numpy(), rtol=1e-5)

@@ -147,7 +147,7 @@ def test_replay_recomputes_gates_with_gradients_and_never_moves_the_bias():
     ids, positions = torch.arange(20) % KIMI.vocab, torch.arange(20)
     forced = torch.tensor([11, 4, 2], dtype=torch.int32).expand(20, 2, 3)
     output = decoder(ids, positions, [20], forced)
-    assert torch.equal(output.routes, forced)
+    assert torch.equal(output.routes.sort(-1).values, forced.sort(-1).values)
     assert (output.replayed, output.refused) == (40, 0)
     output.hidden.square().sum().backward()
     for block in decoder.blocks[1:]:

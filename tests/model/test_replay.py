@@ -57,9 +57,9 @@ def test_gates_are_own_scores_renormalised():
     ("forced", "floor", "chosen", "whole", "refused"),
     [
         ([2, 3], 0.0, [2, 3], 1, 0),  # floor 0: everything recorded is kept
-        ([2, 1], 0.5, [1, 2], 1, 0),  # 0.15 >= 0.5 * 0.3; in the order of our scores
+        ([2, 1], 0.5, [2, 1], 1, 0),  # 0.15 >= 0.5 * 0.3
         ([3, 1], 0.5, [0, 1], 0, 1),  # 0.05 < 0.15: the hole takes our best
-        ([3, 0], 0.5, [0, 1], 0, 1),  # our best is there already: the hole takes our second
+        ([3, 0], 0.5, [1, 0], 0, 1),  # our best is there already: the hole takes our second
         ([3, 2], 1.0, [0, 1], 0, 1),  # nothing is plausible: our own choice
         ([-1, -1], 0.5, [0, 1], 0, 0),  # free
         ([-1, 2], 0.0, [0, 2], 0, 0),  # half recorded
