@@ -1,14 +1,10 @@
 """One attempt, played and graded: what both the mill and evaluation do."""
 
-import io
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from twinmill.data.render import Renderer
-from twinmill.engine.base import Engine
-from twinmill.env.harness.experts import ExpertTrace
+from twinmill.engine.base import Engine, ExpertTrace
 from twinmill.env.harness.loop import HarnessConfig, Identity, run_attempt
 from twinmill.env.machine.base import Machine
 from twinmill.env.reward import grade
@@ -61,9 +57,5 @@ class Player:
         return episode, verdict
 
     def _keep(self, trace: ExpertTrace) -> Ref | None:
-        rows = trace.rows()
-        if rows is None or self.blobs is None:
-            return None
-        data = io.BytesIO()
-        np.save(data, rows, allow_pickle=False)
-        return self.blobs.put_ref("experts", data.getvalue())
+        data = trace.npy()
+        return None if data is None or self.blobs is None else self.blobs.put_ref("experts", data)
