@@ -24,7 +24,7 @@ import math
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, TypeVar
 
@@ -238,7 +238,7 @@ class Gateway:
                 first = await anext(started[0])  # what is refused before the first token has a status of its own
                 usage = asked.stream_options is not None and asked.stream_options.include_usage
                 return _Stream(_events(shape, first, started[0], usage), at_work.pop_all().close)
-            answers = await _unless_gone(request, asyncio.gather(*(_last(stream) for stream in started)))
+            answers = await _unless_gone(request, _together(started))
         return JSONResponse(shape.whole(answers, len(prompts)))
 
     async def _in_session(
@@ -507,9 +507,19 @@ async def _events(shape: Shape, first: Answer, stream: Answers, usage: bool) -> 
         yield error_event(_unavailable(error))
 
 
-async def _unless_gone(request: Request, work: Awaitable[T]) -> T:
+async def _together(streams: Sequence[Answers]) -> list[Answer]:
+    """All to their ends. The first failure ends them all."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_last(stream)) for stream in streams]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the client leaves: nobody would hear it."""
-    task = asyncio.ensure_future(work)
+    task = asyncio.create_task(work)
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
