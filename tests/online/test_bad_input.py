@@ -13,11 +13,24 @@ from twinmill.store.blobs import open_blobs
 
 from .rigs import BASH, nano, running, user
 
+numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.none() | st.booleans() | numbers | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
-)  # fmt: skip
+)
+parts = st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)})
+arguments = json_values.map(json.dumps) | st.text(max_size=9)
+functions = st.fixed_dictionaries({"name": st.sampled_from(["bash", "other"]), "arguments": arguments})
+calls = st.fixed_dictionaries({"type": st.just("function"), "function": functions})
+messages_of_any_kind = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool"])},
+    optional={
+        "content": st.none() | st.text(max_size=20) | st.lists(parts, max_size=2),
+        "tool_calls": st.lists(calls, max_size=2),
+        "tool_call_id": st.text(max_size=4),
+    },
+)
 KNOWN = (
     "model", "messages", "prompt", "tools", "tool_choice", "temperature", "top_p", "n", "max_tokens", "seed", "stop",
     "stream", "logprobs", "return_token_ids", "parallel_tool_calls", "response_format", "stream_options", "best_of",
@@ -73,31 +86,10 @@ def test_json_of_any_kind(on, data):
 
 
 @given(
-    messages=st.lists(
-        st.fixed_dictionaries(
-            {"role": st.sampled_from(["system", "developer", "user", "assistant", "tool"])},
-            optional={
-                "content": st.none() | st.text(max_size=20) | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=5)}), max_size=2),
-                "tool_calls": st.lists(
-                    st.fixed_dictionaries(
-                        {
-                            "type": st.just("function"),
-                            "function": st.fixed_dictionaries(
-                                {"name": st.sampled_from(["bash", "other"]), "arguments": json_values.map(json.dumps) | st.text(max_size=9)}
-                            ),
-                        }
-                    ),
-                    max_size=2,
-                ),
-                "tool_call_id": st.text(max_size=4),
-            },
-        ),
-        min_size=1,
-        max_size=5,
-    ),
+    messages=st.lists(messages_of_any_kind, min_size=1, max_size=5),
     stream=st.booleans(),
     stop=st.none() | st.text(min_size=1, max_size=2),
-)  # fmt: skip
+)
 @settings(max_examples=100)
 def test_histories_of_any_kind(on, messages, stream, stop):
     http, paths = on

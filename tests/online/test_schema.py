@@ -31,7 +31,8 @@ def test_nothing_that_the_schema_can_say_crashes_the_server(tmp_path):
                     case.path_parameters["session"] = session["id"]
                 sent = case.as_transport_kwargs(base_url=on.url)
                 body = {key: sent[key] for key in ("json", "content", "data") if key in sent and sent[key] is not None}
-                answer = http.request(sent["method"], sent["url"], headers=dict(sent["headers"]), **body)
+                headers = {key: value for key, value in sent["headers"].items() if key.lower() == "content-type"}
+                answer = http.request(sent["method"], sent["url"], headers=headers, **body)
                 statuses.add(answer.status_code)
                 check(answer)
 

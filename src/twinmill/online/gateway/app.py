@@ -148,7 +148,7 @@ class Gateway:
         return JSONResponse(openapi())
 
     async def models(self, request: Request) -> Response:
-        self._admitted(request)
+        self._admitted(request, calls=True)
         return JSONResponse({"object": "list", "data": [self._model_body()]})
 
     async def one_model(self, request: Request) -> Response:
@@ -165,7 +165,7 @@ class Gateway:
     # Calls of the model
 
     async def chat(self, request: Request) -> Response:
-        session = self._admitted(request)
+        session = self._admitted(request, calls=True)
         asked = read(await self._body(request), ChatRequest)
         shape = self._shape(asked, chat=True, logprobs=bool(asked.logprobs))
         prompt = asked.prompt()
@@ -177,7 +177,7 @@ class Gateway:
         return await self._answer(request, asked, [prompt], most, session, shape, listener)
 
     async def completions(self, request: Request) -> Response:
-        session = self._admitted(request)
+        session = self._admitted(request, calls=True)
         asked = read(await self._body(request), CompletionRequest)
         shape = self._shape(asked, chat=False, logprobs=asked.logprobs is not None)
         most = 16 if asked.max_tokens is None else asked.max_tokens
@@ -237,7 +237,7 @@ class Gateway:
             if asked.stream:
                 first = await anext(started[0])  # what is refused before the first token has a status of its own
                 usage = asked.stream_options is not None and asked.stream_options.include_usage
-                return _Stream(_events(shape, first, started[0], usage), at_work.pop_all().close)
+                return _Stream(_events(shape, first, started[0], usage), started[0], at_work.pop_all().close)
             answers = await _unless_gone(request, _together(started))
         return JSONResponse(shape.whole(answers, len(prompts)))
 
@@ -413,22 +413,22 @@ class Gateway:
 
     # Keys and limits
 
-    def _admitted(self, request: Request) -> Session | None:
-        """The session of a call below a base_url, if it is one. A session's own key opens its calls and nothing else."""
-        inside = "session" in request.path_params
-        calls = inside and not request.url.path.endswith(("/reward", request.path_params.get("session", "")))
+    def _admitted(self, request: Request, *, calls: bool = False) -> Session | None:
+        """Refuse who has no key. calls: this is part of a harness's API; then the session whose base_url it came by, None =
+        by none. A session's own key opens its calls and nothing else."""
+        name = request.path_params.get("session")
         if self._keys:
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
             key = given.strip().encode() if scheme.lower() == "bearer" else b""
-            known = self._sessions.get(request.path_params.get("session", ""))
-            good = [*self._keys, *([known.key.encode()] if calls and known else [])]
+            known = self._sessions.get(name) if calls and name else None
+            good = [*self._keys, *([known.key.encode()] if known else [])]
             if not any([hmac.compare_digest(key, k) for k in good]):  # a list: all are compared, whichever fits
                 raise WrongKey(
                     "no valid key: send Authorization: Bearer KEY with one that this server was started with"
                 )
-        if self.draining and request.method == "POST" and not inside:
+        if self.draining and request.method == "POST" and name is None:
             raise Unavailable("this server is being stopped; go to another one")
-        return self._session(request) if calls else None
+        return self._session(request) if calls and name is not None else None
 
     async def _body(self, request: Request) -> bytes:
         most = self._config.body_bytes
@@ -465,18 +465,19 @@ class Gateway:
 
 
 class _Stream(StreamingResponse):
-    """`ended` is called when the client has everything, or has left."""
+    """`ended` is called when the client has everything, or has left; `answers` are closed then, begun or not."""
 
-    def __init__(self, events: AsyncGenerator[bytes, None], ended: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes, None], answers: Answers, ended: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._events, self._ended = events, ended
+        self._sources, self._ended = (events, answers), ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._ended()
-            await self._events.aclose()
+            for source in self._sources:
+                await source.aclose()
 
 
 async def _alone(engine: Engine, ask: Ask, renderer: Renderer, listener: Listener) -> Answers:
