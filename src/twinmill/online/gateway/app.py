@@ -231,9 +231,9 @@ class Gateway:
             )
             return _alone(self._engine, ask, self._renderer, listener())
 
-        started = [start(prompt, i * n + k) for i, prompt in enumerate(prompts) for k in range(n)]
         with contextlib.ExitStack() as at_work:
             at_work.callback(self._begin())
+            started = [start(prompt, i * n + k) for i, prompt in enumerate(prompts) for k in range(n)]
             if asked.stream:
                 first = await anext(started[0])  # what is refused before the first token has a status of its own
                 usage = asked.stream_options is not None and asked.stream_options.include_usage
