@@ -37,7 +37,7 @@ class Prompt:
         if isinstance(self.history, str):
             return Prompt(self.history + answer.content, self.tools)
         said = (answer,) if not self.history or isinstance(self.history[0], Message) else ids
-        return Prompt((*self.history, *said), self.tools)  # type: ignore[arg-type]
+        return Prompt((*self.history, *said), self.tools)
 
     def opening_ids(self, renderer: Renderer) -> list[int]:
         """A fresh context."""
@@ -77,6 +77,5 @@ def _bare(history: History) -> History:
     if isinstance(history, str) or not history or not isinstance(history[0], Message):
         return history
     return tuple(
-        structs.replace(part, content=part.content.strip()) if part.role == "assistant" else part  # type: ignore[union-attr]
-        for part in history
+        structs.replace(part, content=part.content.strip()) if part.role == "assistant" else part for part in history
     )

@@ -29,7 +29,9 @@ class Refused(Exception):
         return error_body(str(self), self.type, self.param, self.code)
 
 
-def error_body(message: str, type: str, param: str | None = None, code: str | None = None):  # type: ignore[no-untyped-def]
+def error_body(
+    message: str, type: str, param: str | None = None, code: str | None = None
+) -> dict[str, dict[str, str | None]]:
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
 
