@@ -9,6 +9,7 @@ from .test_bad_input import check
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # thousands of requests, on a machine that may be busy
 def test_nothing_that_the_schema_can_say_crashes_the_server(tmp_path):
     schemathesis = pytest.importorskip("schemathesis")
     from hypothesis import HealthCheck, given, settings
@@ -25,7 +26,7 @@ def test_nothing_that_the_schema_can_say_crashes_the_server(tmp_path):
             operation = found.ok()
 
             @given(case=operation.as_strategy())
-            @settings(max_examples=60, suppress_health_check=list(HealthCheck), deadline=None)
+            @settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
             def play(case):
                 if "session" in case.path_parameters and case.method != "DELETE" and "reward" not in case.path:
                     case.path_parameters["session"] = session["id"]
