@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from twinmill.data.render import open_renderer
+from twinmill.data.render import RenderError, open_renderer
 from twinmill.data.render.chatml import ChatmlRenderer
 from twinmill.data.render.nano import SPECIALS, NanoRenderer
 from twinmill.data.render.qwen3 import _MARKUP as MARKUP
 from twinmill.data.render.qwen3 import Qwen3Renderer
 from twinmill.env.harness.tools import SPECS
-from twinmill.records.tasks import Message, ToolCall
+from twinmill.records.tasks import Message, ToolCall, ToolSpec
 
 TOOLS = list(SPECS.values())
 QWEN = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *MARKUP)
@@ -90,6 +90,49 @@ def test_observing_depends_on_sampled_ids_only_through_the_stop_token(name, samp
     other = renderer.observe([max(renderer.stop_ids)] if closed else [], [text])
     assert ids == other
     renderer.parse(sampled, TOOLS)  # never raises: nonsense is the model's own mistake
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+@given(
+    first=st.text(max_size=20),
+    answer=st.text(max_size=20),
+    later=st.lists(st.tuples(st.sampled_from(["user", "tool", "system"]), st.text(max_size=9)), min_size=1, max_size=4),
+)
+@settings(max_examples=60, deadline=None)
+def test_following_what_was_said_gives_the_ids_of_the_whole_rendered_afresh(name, first, answer, later):
+    """Where the model says what the tokenizer would have written; nothing else is ever promised."""
+    renderer = RENDERERS[name]
+    opening = [Message(role="user", content=first)]
+    said = Message(role="assistant", content=answer)
+    rest = [Message(role=role, content=content) for role, content in later]
+    context = renderer.open(opening, TOOLS)
+    sampled = renderer.assistant(said, TOOLS)
+    followed = context + sampled + renderer.follow(sampled, rest, TOOLS)
+    fresh = renderer.open([*opening, said, *rest], TOOLS)
+    thought = renderer._template_ids("<think>\n\n</think>\n\n") if name == "qwen3" else []
+    at = len(context) - len(thought)  # of earlier turns the family's own template leaves the empty thought out
+    assert followed[:at] + followed[len(context) :] == fresh
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_a_foreign_tool_is_shown_as_it_came_and_its_harness_judges_the_arguments(name):
+    schema = {
+        "type": "object",
+        "properties": {"paths": {"type": "array"}, "deep": {"type": "boolean"}},
+        "required": ["paths"],
+    }
+    spec = ToolSpec(name="grep", description="", parameters={"paths": "json", "deep": "json"}, schema=schema)
+    renderer = RENDERERS[name]
+    call = ToolCall(name="grep", arguments={"paths": ["a", 1], "deep": True})
+    ids = renderer.assistant(Message(role="assistant", content="", tool_calls=(call,)), [spec])
+    assert renderer.parse(ids, [spec]).tool_calls == (call,)
+    short = Message(role="assistant", content="", tool_calls=(ToolCall(name="grep", arguments={"paths": []}),))
+    if name == "nano":
+        with pytest.raises(RenderError, match="nano writes every argument of a call; this one of grep has no 'deep'"):
+            renderer.assistant(short, [spec])
+    else:
+        assert renderer.parse(renderer.assistant(short, [spec]), [spec]).tool_calls == short.tool_calls
+        assert '"type": "array"' in renderer.decode(renderer.open([Message(role="user", content="x")], [spec]))
 
 
 @pytest.mark.parametrize(

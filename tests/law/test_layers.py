@@ -31,6 +31,7 @@ TORCH_FREE = (
     "twinmill.data.tasks.tinyrepo", "twinmill.env.harness.loop", "twinmill.env.reward", "twinmill.rollout.mill",
     "twinmill.rollout.play", "twinmill.rollout.evaluate", "twinmill.batch.window", "twinmill.launch.supervisor",
     "twinmill.engine.base", "twinmill.engine.client", "twinmill.engine.scripted", "twinmill.board.live", "twinmill.cli.main",
+    "twinmill.online.gateway", "twinmill.cli.serve",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from twinmill.cli.places import open_run
 from twinmill.cli.proc.base import open_store
 from twinmill.data.render import open_renderer
 from twinmill.records.episodes import Attempt, Episode, Segment
-from twinmill.store.blobs import Blobs
+from twinmill.store.blobs import Blobs, open_blobs
 from twinmill.store.ledger import EpisodesLog
 
 if TYPE_CHECKING:
@@ -24,17 +24,19 @@ console = Console()
 
 
 def list_(
-    run: str = "latest", *, root: Path = Path("runs"), slot: int | None = None, count: int = 40, failed: bool = False
-) -> None:
+    run: str = "latest", *, root: Path = Path("runs"), store: str | None = None, slot: int | None = None, count: int = 40,
+    failed: bool = False,
+) -> None:  # fmt: skip
     """The last attempts of a run, over all clusters.
 
     Parameters
     ----------
     run: run folder, or "latest"
+    store: folder or URL of a log that belongs to no run, as `twinmill serve` keeps one
     slot: only this slot's attempts
     failed: only those that scored below 1
     """
-    log = _log(run, root)
+    log = _log(run, root) if store is None else EpisodesLog(open_blobs(store))
     found = [attempt for lane in log.lanes() for _, attempt in log.tail(lane)]
     found = [a for a in found if slot is None or a.slot == slot]
     found = [a for a in found if not failed or (a.verdict.reward is not None and a.verdict.reward < 1)]
@@ -44,12 +46,27 @@ def list_(
 
 
 def show_(
-    episode_id: str, *, run: str = "latest", root: Path = Path("runs"), full: bool = False, tokens: bool = False
-) -> None:
-    """One episode, turn by turn; --tokens shows every sampled token with its log-probability."""
-    folder, blocks = open_run(run, root)
-    renderer = open_renderer(blocks.get("model", str))
-    for attempt in _attempts(EpisodesLog(open_store(folder, blocks)), episode_id, folder.path):
+    episode_id: str, *, run: str = "latest", root: Path = Path("runs"), store: str | None = None, model: str | None = None,
+    full: bool = False, tokens: bool = False,
+) -> None:  # fmt: skip
+    """One episode, turn by turn; --tokens shows every sampled token with its log-probability.
+
+    Parameters
+    ----------
+    store: folder or URL of a log that belongs to no run, as `twinmill serve` keeps one; with --model
+    model: folder whose tokenizer wrote the episode; the run's own by default
+    """
+    if store is None:
+        folder, blocks = open_run(run, root)
+        log, place = EpisodesLog(open_store(folder, blocks)), str(folder.path)
+        model = model or blocks.get("model", str)
+    elif model is None:
+        raise ConfigError("--store belongs to no run: give --model FOLDER, whose tokenizer reads the ids")
+    else:
+        log, place = EpisodesLog(open_blobs(store)), store
+    found = _attempts(log, episode_id, place)
+    renderer = open_renderer(model)
+    for attempt in found:
         console.print(episode_text(attempt, renderer.decode, full=full, tokens=tokens))
 
 
@@ -60,7 +77,7 @@ def replay_(episode_id: str, *, run: str = "latest", root: Path = Path("runs"), 
     torch.set_num_threads(threads)
     folder, blocks = open_run(run, root)
     blobs = open_store(folder, blocks)
-    attempt = _attempts(EpisodesLog(blobs), episode_id, folder.path)[-1]
+    attempt = _attempts(EpisodesLog(blobs), episode_id, str(folder.path))[-1]
     turns = list(_replayed(blobs, blocks, attempt.episode))
     if not turns:
         raise ConfigError(f"episode {episode_id} has no turn: nothing was sampled in it, so there is nothing to replay")
@@ -135,10 +152,10 @@ def _table(turns: "Sequence[TurnReplay]") -> Table:
     return table
 
 
-def _attempts(log: EpisodesLog, episode_id: str, path: Path) -> list[Attempt]:
+def _attempts(log: EpisodesLog, episode_id: str, place: str) -> list[Attempt]:
     found = [a for lane in log.lanes() for _, a in log.tail(lane) if a.episode.id == episode_id]
     if not found:
-        raise ConfigError(f"no episode {episode_id!r} in {path}; `twinmill episodes list` shows what there is")
+        raise ConfigError(f"no episode {episode_id!r} in {place}; `twinmill episodes list` shows what there is")
     return found
 
 

@@ -11,6 +11,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from twinmill.cli.blocks import ConfigError
+from twinmill.cli.places import model_folder
 from twinmill.records import wire
 from twinmill.rollout.evaluate import EvalConfig, Score, interval, per_task
 
@@ -44,7 +45,7 @@ def evaluate(
     columns = ("temperature", "pass@1", "95 % interval", "pass@8", "lost", "seconds")
     table = Table(*columns, title=f"{model} on {taskset} {split}")
     lines = []
-    with _folder(model) as folder:
+    with model_folder(model) as folder:
         for value in temperature:
             started = time.monotonic()
             with Progress(console=console, transient=True) as progress:
@@ -90,33 +91,3 @@ async def _score(
             cluster="here",
         )
         return await play_all(open_taskset(taskset), player, config, on_done=on_done)
-
-
-class _folder:
-    """A model folder as it is, or a version of a run materialized for as long as it is needed."""
-
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._made = None
-
-    def __enter__(self) -> Path:
-        import tempfile
-
-        run, at, version = self._model.rpartition("@")
-        if not at:
-            if not (Path(self._model) / "config.json").exists():
-                raise ConfigError(f"{self._model} is no Hugging Face folder (no config.json), and no RUN@VERSION")
-            return Path(self._model)
-        if not version.isdecimal():
-            raise ConfigError(f"{self._model}: write RUN@VERSION with a number, e.g. latest@40")
-        from twinmill.cli.places import open_run
-        from twinmill.cli.proc.base import open_store
-        from twinmill.publish.materialize import materialize
-
-        self._made = tempfile.TemporaryDirectory(prefix="twinmill-")
-        materialize(open_store(*open_run(run, Path("runs"))), int(version), Path(self._made.name) / "model")
-        return Path(self._made.name) / "model"
-
-    def __exit__(self, *_: object) -> None:
-        if self._made is not None:
-            self._made.cleanup()

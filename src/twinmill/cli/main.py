@@ -14,6 +14,7 @@ app = App(
 COMMANDS = {
     "run": ("run:run", "Run a recipe: mid-training, SFT, asynchronous RL, evaluation, report; or --resume a run."),
     "eval": ("evaluate:evaluate", "Pass rate of a model folder, or of a version of a run, on held-out tasks."),
+    "serve": ("serve:serve", "Serve a model as OpenAI's API does; record a foreign harness's sessions as episodes."),
     "midtrain": ("run:midtrain", "Only the mid-training of a recipe."),
     "sft": ("run:sft", "Only the SFT of a recipe, its expert's transcripts included."),
     "rl": ("run:rl", "Only the RL of a recipe."),

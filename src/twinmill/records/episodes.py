@@ -10,7 +10,7 @@ class Finish(Enum):
     """Why one turn's sampling ended."""
 
     STOP = "stop"
-    """a stop token was sampled (it is the last of sampled_ids)"""
+    """a stop token was sampled (it is the last of sampled_ids); of a foreign harness also: its stop string was completed"""
     LENGTH = "length"
     """the turn's token budget ran out"""
 
@@ -85,6 +85,9 @@ class OpenedBy(Enum):
     TASK = "task"
     SUMMARY = "summary"
     RESTORE = "restore"
+    """an earlier point of this episode: its ids, exactly as they were, are the first turn's input_ids"""
+    HISTORY = "history"
+    """a foreign harness sent a history that nothing said before is the beginning of: another agent, or a rewritten one"""
 
 
 class Segment(Record):

@@ -23,11 +23,15 @@ class Message(Record):
 
 
 class ToolSpec(Record):
-    """A tool as the model sees it. `parameters` maps name -> "string" | "integer", in call order."""
+    """A tool as the model sees it. `parameters` maps name -> "string" | "integer" | "json" (any other value, written as
+    JSON), in call order."""
 
     name: str
     description: str
     parameters: dict[str, str] = {}
+    schema: dict[str, Any] | None = None
+    """a foreign harness's own JSON schema of the arguments, shown to the model as it is; that harness also judges the
+    arguments. None = `parameters` says all"""
 
 
 class Service(Record):

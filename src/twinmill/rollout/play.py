@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable
 
 from twinmill.data.render import Renderer
-from twinmill.engine.base import Engine, EngineError
-from twinmill.env.harness.experts import ExpertTrace
+from twinmill.engine.base import Engine, ExpertTrace
 from twinmill.env.harness.loop import HarnessConfig, Identity, run_attempt
 from twinmill.env.machine.base import Machine
 from twinmill.env.reward import grade
@@ -13,7 +12,6 @@ from twinmill.records.base import Ref
 from twinmill.records.episodes import Episode, Verdict
 from twinmill.records.tasks import MachineSpec, Task
 from twinmill.store.blobs import Blobs
-from twinmill.store.routes import BadRoutes, encode
 
 MakeMachine = Callable[[MachineSpec], Machine]
 
@@ -59,10 +57,4 @@ class Player:
         return episode, verdict
 
     def _keep(self, trace: ExpertTrace) -> Ref | None:
-        rows = trace.rows()
-        if rows is None or self.blobs is None:
-            return None
-        try:
-            return self.blobs.put_ref("experts", encode(rows))
-        except BadRoutes as wrong:
-            raise EngineError(f"the engine recorded experts that are none: {wrong}") from wrong
+        return None if self.blobs is None else trace.keep(self.blobs)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from .base import Parsed, Renderer
+from .base import Parsed, Renderer, RenderError
 
 RENDERERS = {"nano": "nano:NanoRenderer", "qwen3": "qwen3:Qwen3Renderer", "chatml": "chatml:ChatmlRenderer"}
 _MARKS = {"<|call|>": "nano", "<think>": "qwen3", "<|im_start|>": "chatml"}
@@ -26,4 +26,4 @@ def open_renderer(folder: str | Path, name: str = "auto") -> Renderer:
     return getattr(import_module(f"{__name__}.{module}"), cls)(tokenizer)
 
 
-__all__ = ["RENDERERS", "Parsed", "Renderer", "open_renderer"]
+__all__ = ["RENDERERS", "Parsed", "RenderError", "Renderer", "open_renderer"]

@@ -8,14 +8,17 @@ Arguments are positional, in the order of the tool's schema. Tool schemas are no
 Text never produces a special token, whatever it says.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from twinmill.records.tasks import Message, ToolCall, ToolSpec
 
-from .base import Parsed
+from .base import Parsed, RenderError, read_json
 
 SPECIALS = (
     "<|pad|>",
@@ -28,6 +31,8 @@ SPECIALS = (
     "<|tool|>",
     "<|sys|>",
 )
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+"""what every reader of a log can hold"""
 PAD, BOS, USER, BOT, CALL, ARG, END, TOOL, SYS = range(len(SPECIALS))
 
 
@@ -54,22 +59,28 @@ class NanoRenderer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        ids = [BOS]
+        return [BOS, *self._say(messages, tools), BOT]
+
+    def _say(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        ids: list[int] = []
         for message in messages:
             if message.role == "assistant":
                 ids += [BOT, *self.assistant(message, tools)]
             else:
                 opener = {"user": USER, "tool": TOOL, "system": SYS}[message.role]
                 ids += [opener, *self.text_ids(message.content), END]
-        return [*ids, BOT]
+        return ids
 
     def assistant(self, message: Message, tools: Sequence[ToolSpec]) -> list[int]:
         order = {tool.name: tool.parameters for tool in tools}
         ids = self.text_ids(message.content)
         for call in message.tool_calls:
             ids += [CALL, *self.text_ids(call.name)]
-            for name in order[call.name]:
-                ids += [ARG, *self.text_ids(str(call.arguments[name]))]
+            for name in order.get(call.name, call.arguments):
+                if name not in call.arguments:
+                    raise RenderError(f"nano writes every argument of a call; this one of {call.name} has no {name!r}")
+                value = call.arguments[name]
+                ids += [ARG, *self.text_ids(value if isinstance(value, str) else json.dumps(value))]
         return [*ids, END]
 
     def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSpec]) -> Parsed:
@@ -89,22 +100,28 @@ class NanoRenderer:
                 return Parsed(
                     content=content, error=f"{name} takes {len(spec.parameters)} arguments, not {len(values)}"
                 )
-            arguments: dict[str, str | int] = {}
+            arguments: dict[str, Any] = {}
             for (key, kind), value in zip(spec.parameters.items(), values):
                 if kind == "integer":
-                    if not value.strip().lstrip("-").isdecimal():
+                    if not _INTEGER.fullmatch(value.strip()):
                         return Parsed(content=content, error=f"{name}: {key} must be an integer")
                     arguments[key] = int(value)
+                elif kind == "json":
+                    try:
+                        arguments[key] = read_json(value)
+                    except ValueError:
+                        return Parsed(content=content, error=f"{name}: {key} must be JSON")
                 else:
                     arguments[key] = value
             calls.append(ToolCall(name=name, arguments=arguments))
         return Parsed(content=content, tool_calls=tuple(calls))
 
+    def follow(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        closed = bool(sampled_ids) and sampled_ids[-1] == END
+        return [*([] if closed else [END]), *self._say(messages, tools), BOT]
+
     def observe(self, sampled_ids: Sequence[int], observations: Sequence[str]) -> list[int]:
-        ids = [] if sampled_ids and sampled_ids[-1] == END else [END]
-        for text in observations:
-            ids += [TOOL, *self.text_ids(text), END]
-        return [*ids, BOT]
+        return self.follow(sampled_ids, [Message(role="tool", content=text) for text in observations], ())
 
 
 def _split(ids: Sequence[int], at: int) -> list[list[int]]:

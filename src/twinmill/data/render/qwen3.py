@@ -5,6 +5,7 @@ What was sampled is never rendered again: a turn's ids are kept, and `observe` o
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer
 
 from twinmill.records.tasks import Message, ToolCall, ToolSpec
 
-from .base import Parsed
+from .base import Parsed, read_json
 
 _PREAMBLE = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -28,7 +29,7 @@ _NO_THINKING = "<think>\n\n</think>\n\n"
 
 def _schema(tool: ToolSpec) -> dict[str, Any]:
     properties = {name: {"type": kind} for name, kind in tool.parameters.items()}
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    parameters = tool.schema or {"type": "object", "properties": properties, "required": list(properties)}
     return {
         "type": "function",
         "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
@@ -91,19 +92,22 @@ class Qwen3Renderer:
             ids += self._block("system", [*self.text_ids(text + lines), *self._usage_ids()])
         elif system:
             ids += self._block("system", self.text_ids(system))
-        for message in rest:
-            if message.role == "assistant":
-                ids += [
-                    self._start,
-                    *self.text_ids("assistant\n"),
-                    *self.assistant(message, tools),
-                    *self.text_ids("\n"),
-                ]
-            elif message.role == "tool":
-                ids += self._block("user", self._response(message.content))
-            else:
-                ids += self._block(message.role, self.text_ids(message.content))
-        return [*ids, *self._opener()]
+        return [*ids, *self._say(rest, tools), *self._opener()]
+
+    def _say(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        ids: list[int] = []
+        for role, together in groupby(messages, key=lambda message: message.role):
+            if role == "tool":  # neighbouring results share one block
+                parts = [self._response(message.content) for message in together]
+                ids += self._block("user", [i for k, part in enumerate(parts) for i in (*self._gap(k), *part)])
+                continue
+            for message in together:
+                body = self.text_ids(message.content) if role != "assistant" else self.assistant(message, tools)[:-1]
+                ids += self._block(role, body)
+        return ids
+
+    def _gap(self, k: int) -> list[int]:
+        return self.text_ids("\n") if k else []
 
     def _usage_ids(self) -> list[int]:
         return self._template_ids(_USAGE)
@@ -132,7 +136,7 @@ class Qwen3Renderer:
         for block in blocks:
             body, closed, _ = block.partition("</tool_call>")
             try:
-                call = json.loads(body)
+                call = read_json(body)
             except ValueError as error:
                 return Parsed(content=content.strip(), error=f"tool call is not JSON: {error}")
             if not closed:
@@ -143,13 +147,13 @@ class Qwen3Renderer:
             calls.append(ToolCall(name=call["name"], arguments=call["arguments"]))
         return Parsed(content=content.strip(), tool_calls=tuple(calls))
 
-    def observe(self, sampled_ids: Sequence[int], observations: Sequence[str]) -> list[int]:
+    def follow(self, sampled_ids: Sequence[int], messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         closed = bool(sampled_ids) and sampled_ids[-1] in self.stop_ids
         ids = [*([] if closed else [self._end]), *self.text_ids("\n")]
-        body: list[int] = []
-        for k, text in enumerate(observations):
-            body += [*(self.text_ids("\n") if k else []), *self._response(text)]
-        return [*ids, *self._block("user", body), *self._opener()]
+        return [*ids, *self._say(messages, tools), *self._opener()]
+
+    def observe(self, sampled_ids: Sequence[int], observations: Sequence[str]) -> list[int]:
+        return self.follow(sampled_ids, [Message(role="tool", content=text) for text in observations], ())
 
 
 def _problem(call: Any, specs: dict[str, ToolSpec]) -> str | None:
@@ -163,9 +167,11 @@ def _problem(call: Any, specs: dict[str, ToolSpec]) -> str | None:
     spec = specs.get(call["name"])
     if spec is None:
         return f"no tool {call['name']!r}"
+    if spec.schema is not None:
+        return None
     if set(call["arguments"]) != set(spec.parameters):
         return f"{spec.name} takes {', '.join(spec.parameters) or 'no arguments'}"
-    kinds: dict[str, type] = {"integer": int, "string": str}
+    kinds: dict[str, type] = {"integer": int, "string": str, "json": object}
     for name, kind in spec.parameters.items():
         value = call["arguments"][name]
         if not isinstance(value, kinds[kind]) or isinstance(value, bool):

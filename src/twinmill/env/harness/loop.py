@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from twinmill.data.render import Parsed, Renderer
-from twinmill.engine.base import Engine, EngineError
+from twinmill.engine.base import Engine, EngineError, ExpertTrace
 from twinmill.env.machine.base import InfrastructureError, Machine, MachineDestroyed
 from twinmill.records.base import Record, Ref
 from twinmill.records.engines import GenerateRequest, Generation, Sampling
@@ -29,7 +29,6 @@ from twinmill.records.episodes import (
 )  # fmt: skip
 from twinmill.records.tasks import Task, ToolSpec
 
-from .experts import ExpertTrace
 from .tools import SPECS, Scene, ToolError, use
 from .traces import Times, look, times
 from .waits import waits
