@@ -90,7 +90,7 @@ WRONG = {
     "no held-out split": (("evaluation.split=dev",), "evaluation.split: tinyrepo has splits"),
     "no machine": (
         ("machine=cloud",),
-        "machine: there is no 'cloud'; choose one of namespace, native, bubblewrap, fake",
+        "machine: there is no 'cloud'; choose one of namespace, native, bubblewrap, remote, fake",
     ),
     "no codec": (("publish.codec=zip",), "publish.codec is 'zip'; want wdx, gaps, raw"),
     "no sink": (('sinks=["paper"]',), "sinks: there is no 'paper'; choose of tensorboard, wandb"),
