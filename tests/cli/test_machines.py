@@ -79,7 +79,9 @@ WRONG = {
 def test_what_cannot_be_served(name: str, served: str, cli: Cli, tmp_path: Path) -> None:
     words, expected = WRONG[name]
     words = tuple(word.format(port=served.rpartition(":")[2]) for word in words)
-    said = cli("machines", "serve", "--folder", tmp_path / "other", "--port", "0", "--token-env", NAME, *words)
+    others = {"--port": "0", "--token-env": NAME, "--folder": str(tmp_path / "other")}
+    usual = (word for name, value in others.items() if name not in words for word in (name, value))
+    said = cli("machines", "serve", *usual, *words)
     assert said.code == 2 and expected in said.err and "Traceback" not in said.err
 
 
