@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from twinmill.model.attention import mix, probabilities
-from twinmill.model.parity import MIN_ROWS, Parity, linear
+from twinmill.model.parity import MIN_ROWS, Parity, linear, sigmoid
 from twinmill.model.probe import strict_parity
 from twinmill.model.segments import KEY_PAD, padded
 
@@ -35,6 +35,14 @@ def test_padding_small_products_makes_rows_independent():
             part = linear(x[start : start + rows], weight, None, Parity.BATCH)
             assert torch.equal(part, whole[start : start + rows])
     assert not all(torch.equal(F.linear(x[:n], weight), whole[:n]) for n in range(1, MIN_ROWS))
+
+
+@pytest.mark.parametrize("width", [1, 8, 12, 384])
+def test_a_sigmoid_does_not_depend_on_the_rows_behind_it(width):
+    x = torch.randn(300, width) * 3
+    whole = sigmoid(x, Parity.STRICT)
+    assert all(torch.equal(sigmoid(x[i : i + 1].clone(), Parity.STRICT)[0], whole[i]) for i in range(300))
+    torch.testing.assert_close(whole, x.sigmoid())
 
 
 @torch.no_grad()

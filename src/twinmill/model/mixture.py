@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .config import Gating, ModelConfig
 from .core import operators
 from .experts import apply_experts, swiglu
-from .parity import Parity, linear
+from .parity import Parity, linear, sigmoid
 
 
 class Routing(NamedTuple):
@@ -50,7 +50,7 @@ class Mixture(nn.Module):
         if parity is Parity.CORE:
             routing = route_by_core(logits, self.config, forced, floor)
         else:
-            scores = logits.sigmoid() if self.config.gating is Gating.SIGMOID else logits.softmax(-1)
+            scores = sigmoid(logits, parity) if self.config.gating is Gating.SIGMOID else logits.softmax(-1)
             own = choose(scores, self.config, self.choice_bias)
             routing = route(scores, own, self.config, forced, floor)
         y = apply_experts(x, routing.chosen, routing.gates, self.gate_up, self.down, parity)
@@ -60,7 +60,7 @@ class Mixture(nn.Module):
             if self.shared_gate is None:
                 return y + shared, routing
             gate = linear(x, self.shared_gate, None, parity)
-            total = y + shared * gate.sigmoid()
+            total = y + shared * sigmoid(gate, parity)
             y = operators.valued(operators.add_gated(shared, gate, y), total) if parity is Parity.CORE else total
         return y, routing
 
