@@ -2,9 +2,12 @@
 
 import json
 import struct
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import deltas
 from _gguf import GGUF, NotGGUF
@@ -44,6 +47,15 @@ def test_every_figure_is_made_and_the_last_line_is_the_result(material, monkeypa
     assert found["must"] == deltas.MUST | deltas.MUST_ENGINE
     assert found["measured"].keys() >= found["must"].keys()
     assert all(found["measured"][key] > 0 for key in found["must"])
+
+
+def test_a_package_that_is_not_there_is_left_out_aloud_and_one_that_is_counts(material, monkeypatch, capsys):
+    pair = material.load("N 1e-6")
+    monkeypatch.setitem(sys.modules, "fireworks_delta_compression", None)
+    assert deltas.fireworks_ratio(pair) is None and "pip install fireworks" in capsys.readouterr().out
+    fake = SimpleNamespace(delta_compress=lambda src, dst, compression_format: (src.view(torch.uint8).flatten(), ""))
+    monkeypatch.setitem(sys.modules, "fireworks_delta_compression", fake)
+    assert deltas.fireworks_ratio(pair) == 1.0
 
 
 def test_sets_differ_by_learning_rate_and_by_what_they_begin_with(material):
