@@ -1,6 +1,6 @@
 """Weight deltas on real RL updates: size against the bound that holds for all codecs of this family, and speed against memcpy.
 
-    python bench/deltas.py [--cache FOLDER] [--runs 5] [--no-engine]
+    python bench/deltas.py [--cache FOLDER] [--runs 5] [--moe-steps 100] [--no-engine]
 
 The material is made at the first run (bench/_material.py; ten minutes of one idle core, 10 GB in the cache folder). Per set:
 how much changed, ratio = bf16 bytes / bytes on the wire, the ratio at the bounds h0 and h1, and the layouts that others have
@@ -15,7 +15,9 @@ Keys: the h1 of the set S 1e-6 is held against the 183 that was measured on othe
 scrub_versions: versions within which the scrub finds a flipped bit anywhere, at one look per version, the least that an
 engine takes; with scrub_over_memcpy, its speed.
 
-Not measured: GPUs, mixtures of experts (moe_ratio_p50).
+moe_ratio_p50: a mixture over 100 steps (bench/_mixture.py), beside its own h1.
+
+Not measured: GPUs.
 """
 
 import argparse
@@ -37,6 +39,8 @@ from rich.table import Table
 
 from _layouts import LAYOUTS, size
 from _material import CACHE, SMOLLM2, Material, Set
+from _mixture import MODEL as MIXTURE
+from _mixture import updates
 from _result import finish
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
 from twinmill.engine.sync import SyncConfig
@@ -69,6 +73,7 @@ MUST = {
     "verify_frac": "<= 0.03",
     "two_thread_speedup": ">= 1.7",
 }
+MUST_MIXTURE = {"moe_size_over_h1_max": "<= 1.1"}
 MUST_ENGINE = {"pause_ms_135m": "< 50", "pause_over_full_reload": "< 0.02"}
 MAIN, COLD = "S 1e-6", "cold S 3e-6"
 """sets that keys are named after"""
@@ -76,6 +81,8 @@ KNOWN_H1 = 183.0
 DENSE = 0.01
 """share of changed weights from which a set counts for size_over_h1_max"""
 MEMCPY_BYTES = 256 << 20
+USES = ((-1.0, 0.0), (0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
+"""shares of the steps in which an expert learned; the first is those that never did"""
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -336,6 +343,32 @@ def pause(pair: Set, model: ModelConfig, runs: int) -> dict[str, float]:
     return asyncio.run(main())
 
 
+def mixture(steps: int, every: int, config: PublishConfig, model: ModelConfig, console: Console) -> dict[str, float]:
+    """A mixture step by step, each encoded; every so many steps beside its own h1, and by use of experts."""
+    table = Table(title="a mixture of experts: changed, by how often an expert has learned so far")
+    for column in ("step", "changed", "ratio", "h1", "over h1", *(f"{low:.0%} to {high:.0%}" for low, high in USES)):
+        table.add_column(column, justify="right")
+    ratios, bounds, over = [], [], []
+    for update in updates(steps, model):
+        full = full_bytes(update.pair)
+        ratios.append(full / sum(map(len, Codec(update.pair, config).encode().objects)))
+        if update.number % every:
+            continue
+        bounds.append(bound(update.pair, lambda before, after: h1_bits(before, after, "BF16")))
+        over.append(bounds[-1] / ratios[-1])
+        groups = [[e.changed for e in update.experts if low < e.learned <= high] for low, high in USES]
+        curve = (f"{statistics.mean(group):.2%} ({len(group)})" if group else "" for group in groups)
+        told = (f"{update.changed:.2%}", f"{ratios[-1]:.1f}", f"{bounds[-1]:.1f}", f"{over[-1]:.3f}")
+        table.add_row(str(update.number), *told, *curve)
+    console.print(table)
+    return {
+        "moe_ratio_p50": statistics.median(ratios),
+        "moe_h1_p50": statistics.median(bounds),
+        "moe_size_over_h1_max": max(over),
+        "moe_steps": len(ratios),
+    }
+
+
 def show(rows: list[Row], console: Console) -> None:
     table = Table(title="ratio to bf16 (encode, decode as shares of memcpy)")
     for column in ("set", "changed", "h0", "h1", "twinmill", "over h1", *LAYOUTS):
@@ -366,11 +399,18 @@ def measured(rows: list[Row]) -> dict[str, float]:
     }
 
 
-def main(arguments: list[str] | None = None, material: Material | None = None, model: ModelConfig = SMOLLM2) -> None:
-    """material, model: others than SmolLM2, for a test."""
+def main(
+    arguments: list[str] | None = None,
+    material: Material | None = None,
+    model: ModelConfig = SMOLLM2,
+    mixture_model: ModelConfig = MIXTURE,
+) -> None:
+    """material, model, mixture_model: smaller ones, for a test."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of the material")
     parser.add_argument("--runs", type=int, default=5, help="the best of so many counts")
+    parser.add_argument("--moe-steps", type=int, default=100, help="of the mixture of experts; 0 = leave it out")
+    parser.add_argument("--moe-every", type=int, default=10, help="steps from one look at the mixture's h1 to the next")
     parser.add_argument("--no-engine", action="store_true", help="leave the pause of the embedded engine out (3 GB)")
     given = parser.parse_args(arguments)
     console = Console(width=200 if not sys.stdout.isatty() else None)
@@ -386,6 +426,9 @@ def main(arguments: list[str] | None = None, material: Material | None = None, m
         found["arc_v3_1p3"] = arc_v3
     found |= {"memcpy_gb_per_s": memcpy.gb_per_s, "backend": backend(), "load_1min": os.getloadavg()[0]}
     must = dict(MUST)
+    if given.moe_steps:
+        found |= mixture(given.moe_steps, given.moe_every, config, mixture_model, console)
+        must |= MUST_MIXTURE
     if not given.no_engine:
         found |= pause(pair, model, given.runs)
         must |= MUST_ENGINE

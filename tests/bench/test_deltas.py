@@ -19,6 +19,10 @@ from twinmill.model.hf import init_decoder, named_views
 TOY = ModelConfig(
     family="llama", vocab=64, width=32, layers=2, heads=2, kv_heads=1, head_dim=16, intermediate=64, max_positions=256
 )
+MIXTURE = ModelConfig(
+    family="qwen3_moe", vocab=64, width=32, layers=2, heads=2, kv_heads=1, head_dim=16, experts=8, top_k=2,
+    expert_intermediate=16, max_positions=256,
+)  # fmt: skip
 SMALL = Rollouts(prompts=2, samples=4, tokens=6, batch=4, warmup=2, steps=3)
 
 
@@ -41,10 +45,12 @@ def material(tmp_path_factory) -> Material:
 def test_every_figure_is_made_and_the_last_line_is_the_result(material, monkeypatch, capsys):
     monkeypatch.setattr(deltas, "MEMCPY_BYTES", 64 << 20)
     with pytest.raises(SystemExit):
-        deltas.main(["--runs", "1"], material, TOY)
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["bench"] == "deltas"
-    assert found["must"] == deltas.MUST | deltas.MUST_ENGINE
+        deltas.main(["--runs", "1", "--moe-steps", "3", "--moe-every", "2"], material, TOY, MIXTURE)
+    out = capsys.readouterr().out
+    found = json.loads(out.splitlines()[-1])
+    assert found["bench"] == "deltas" and "a mixture of experts" in out
+    assert found["must"] == deltas.MUST | deltas.MUST_MIXTURE | deltas.MUST_ENGINE
+    assert found["measured"]["moe_steps"] == 3 and found["measured"]["moe_ratio_p50"] > 0
     assert found["measured"].keys() >= found["must"].keys()
     assert all(found["measured"][key] > 0 for key in found["must"])
 
