@@ -11,7 +11,7 @@ another way, or gives it up. Objects are fetched a few ahead, tiles decoded by s
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -287,6 +287,12 @@ def _decoded(bits: Bits, payload: memoryview, dtype: str, tables: Mapping[str, T
 def _tables(hop: Hop, opened: Opened) -> dict[str, Tables]:
     """The coding tables of an object, by dtype."""
     try:
-        return {tables.dtype: tables for tables in map(Tables.from_bytes, opened.tables)}
+        return {tables.dtype: tables for tables in map(_parsed, opened.tables)}
     except CodecError as error:
         raise Broken(hop.end, f"its coding tables are damaged: {error}") from error
+
+
+@lru_cache(maxsize=32)
+def _parsed(tables: bytes) -> Tables:
+    """All objects of a version hold the same tables, and parsing them takes as long as decoding some tiles."""
+    return Tables.from_bytes(tables)

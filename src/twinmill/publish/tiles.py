@@ -28,7 +28,7 @@ from twinmill.records.weights import GridRule, GridSpec, Layout, TensorSpec, Ten
 
 from .errors import Refused
 from .tensors import WIDTHS, Array, Bits, State, bits_of, unsigned
-from .wdx import TILE_MAX, digest
+from .wdx import TILE_MAX, digest, write
 
 MOST_TP = 4096
 RULES: Sequence[GridRule] = (
@@ -173,10 +173,13 @@ def scatter(tile: Tile, index: Array, bits: Bits, state: State) -> None:
     """Write bits[i] to the tile's element index[i]. `index` ascends. Doing it twice is doing it once."""
     for piece, part in _parts(tile, index):
         target, stride = _flat(piece, state)
-        where, width = index[part].astype(np.int64) - piece.start, piece.columns[1] - piece.columns[0]
-        if width != stride:
-            where = where // width * stride + where % width
-        target[where + (piece.rows[0] * stride + piece.columns[0])] = bits[part]
+        where = index[part].astype(np.uint32, copy=False) - np.uint32(piece.start)
+        width, begin = piece.columns[1] - piece.columns[0], piece.rows[0] * stride + piece.columns[0]
+        if width == stride:
+            write(target[begin : begin + piece.size], where, bits[part])
+        else:  # its memory may be longer than any tile, for which the codec's own loop is not made
+            rows = where // np.uint32(width)
+            target[rows.astype(np.intp) * (stride - width) + where + begin] = bits[part]
 
 
 def touched(tile: Tile, index: Array) -> Iterator[str]:

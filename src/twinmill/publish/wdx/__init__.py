@@ -32,7 +32,7 @@ from .native import backend, backends, slow, using
 from .patch import Patch
 from .statistics import Statistics, fit
 from .tables import Tables
-from .tile import ALLOWED, Kind, apply, compare, compare_and_advance, decode_tile, encode_patch, encode_tile
+from .tile import ALLOWED, Kind, apply, compare, compare_and_advance, decode_tile, encode_patch, encode_tile, write
 
 __all__ = [
     "ALLOWED",
@@ -57,4 +57,5 @@ __all__ = [
     "fit",
     "slow",
     "using",
+    "write",
 ]

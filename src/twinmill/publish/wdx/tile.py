@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import zstandard
 
 from ..errors import CodecError
@@ -51,9 +52,14 @@ def compare_and_advance(snapshot: Bits, new: Bits) -> Patch:
 
 def apply(patch: Patch, target: Bits) -> None:
     """Write the new bits. Idempotent. IndexError, with nothing written, when a position lies outside of `target`."""
-    if len(patch) and int(patch.index.max()) >= target.size:
-        raise IndexError(f"a patch for position {int(patch.index.max())} of a tile of {target.size} elements")
-    native.engine().scatter(target, patch.index, patch.new)
+    write(target, patch.index, patch.new)
+
+
+def write(target: Bits, index: npt.NDArray[np.uint32], new: Bits) -> None:
+    """`target[index] = new`, for rising positions; as `apply`."""
+    if len(index) and int(index[-1]) >= target.size:
+        raise IndexError(f"a patch for position {int(index[-1])} of a tile of {target.size} elements")
+    native.engine().scatter(target, index, new)
 
 
 def encode_tile(before: Bits, after: Bits, tables: Tables, allow: Collection[Kind] = ALLOWED) -> bytes:
