@@ -301,8 +301,9 @@ def duplicate(world: World, rng: random.Random) -> Fault:
 def reorder(world: World, rng: random.Random) -> Fault:
     """Version 3 comes before version 2, or parts and tiles of 2 come in another order."""
     parts, later = list(world.versions[WANTED].parts), world.versions[WANTED + 1].parts
-    one, two = rng.sample(range(len(parts)), 2)
-    kind = rng.randrange(5)
+    several = len(parts) > 1
+    one, two = rng.sample(range(len(parts)), 2) if several else (0, 0)
+    kind = rng.choice((0, 1, 2, 3, 4) if several else (0, 1, 4))
     if kind == 0:
         return Fault({manifest_key(WANTED): world.objects[manifest_key(WANTED + 1)]})
     if kind == 1:
