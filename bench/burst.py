@@ -8,7 +8,8 @@ import random
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,11 +84,18 @@ def held(pid: int) -> Iterator[str]:
 
 
 def inventory() -> dict[str, int]:
-    """What this process and its forges hold now."""
+    """What this process and its forges hold now. One that has just ended holds nothing, and /proc refuses to say so."""
+
+    def count(things: Callable[[], Sized]) -> int:
+        try:
+            return len(things())
+        except OSError:
+            return 0
+
     pids = family()
     return {
-        "fds": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
-        "mounts": sum(len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines()) for pid in pids),
+        "fds": sum(count(partial(os.listdir, f"/proc/{pid}/fd")) for pid in pids),
+        "mounts": sum(count(lambda pid=pid: Path(f"/proc/{pid}/mountinfo").read_text().splitlines()) for pid in pids),
         "cgroups": sum(owner == os.getpid() for owner, _ in strays()),
         "pids": len(pids),
         "namespaces": len({space for pid in pids for space in held(pid)}),

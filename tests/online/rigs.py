@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 from openai import OpenAI
 
 from twinmill.data.render import Renderer, open_renderer

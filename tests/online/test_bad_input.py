@@ -3,7 +3,7 @@ schema-driven half."""
 
 import json
 
-import httpx
+import httpx2 as httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-import httpx
+import httpx2 as httpx
 import openai
 import pytest
 
