@@ -1,4 +1,4 @@
-"""The whole loop on a laptop in about five minutes: mid-training, SFT, asynchronous RL with two clusters, report.
+"""The whole loop on a laptop in about three minutes: mid-training, SFT, asynchronous RL with two clusters, report.
 
 twinmill run recipes/laptop.py                 twinmill run recipes/laptop.py --set rl.window.window=0
 """
