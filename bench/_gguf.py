@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from twinmill.model.gguf import hf_name, unwoven
+
 Floats = npt.NDArray[np.float32]
 
 
@@ -48,7 +50,7 @@ class GGUF:
 
     def tensors(self) -> Iterator[tuple[str, Floats, Floats]]:
         """(Hugging Face name, values, quantisation step of each) of every tensor."""
-        heads = {"q": self.facts["llama.attention.head_count"], "k": self.facts["llama.attention.head_count_kv"]}
+        heads = [self.facts[f"llama.attention.{name}"] for name in ("head_count", "head_count_kv")]
         for name, spec in self._specs.items():
             if spec.kind not in _KINDS:
                 raise NotGGUF(f"tensor {name!r} is of type {spec.kind}; known are {', '.join(map(str, _KINDS))}")
@@ -56,10 +58,7 @@ class GGUF:
             block_size, block, read = _KINDS[spec.kind]
             blocks = np.frombuffer(self._data, block, count // block_size, self._first + spec.offset)
             values, steps = (array.reshape(spec.shape) for array in read(blocks))
-            projection = name.rpartition("attn_")[2].removesuffix(".weight")
-            if projection in heads:
-                values, steps = (_half_split(array, heads[projection]) for array in (values, steps))
-            yield _hugging_face(name), values, steps
+            yield hf_name(name), unwoven(name, values, *heads), unwoven(name, steps, *heads)
 
     def _number(self, code: str, at: int | None = None) -> Any:
         self._at = self._at if at is None else at
@@ -108,30 +107,3 @@ _KINDS: Mapping[int, tuple[int, np.dtype[Any], _Reader]] = {
     8: (32, np.dtype([("step", "<f2"), ("values", "i1", 32)]), _q8_0),
 }
 """type -> elements of a block, its bytes, how they are read"""
-
-
-def _half_split(array: Floats, heads: int) -> Floats:
-    """Rows of q or k from RoPE of neighbours to RoPE of halves."""
-    rows, columns = array.shape
-    pairs = array.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2)
-    return np.ascontiguousarray(pairs).reshape(rows, columns)
-
-
-_PLACES = {
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-
-
-def _hugging_face(name: str) -> str:
-    if name.startswith("blk."):
-        _, layer, place, end = name.split(".")
-        return f"model.layers.{layer}.{_PLACES[place]}.{end}"
-    return {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}[name]

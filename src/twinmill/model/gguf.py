@@ -71,7 +71,7 @@ def import_gguf(path: str | Path, folder: str | Path) -> ModelConfig:
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError as error:
             raise GgufError(f"{path}: {tensor.name} is stored as {tensor.tensor_type.name}: {error}") from error
-        bits[_name(tensor.name)] = _bfloat16(_unwoven(tensor.name, values, config))
+        bits[hf_name(tensor.name)] = _bfloat16(unwoven(tensor.name, values, config.heads, config.kv_heads))
     decoder = Decoder(config)
     load_bits(decoder, bits, dict.fromkeys(bits, "BF16"))
     save_folder(decoder, folder)
@@ -98,7 +98,7 @@ def _config(facts: Mapping[str, Any], tied: bool) -> ModelConfig:
     return from_hf(raw | {key: value for key, value in given.items() if value is not None})
 
 
-def _name(name: str) -> str:
+def hf_name(name: str) -> str:
     """blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight"""
     stem, _, kind = name.rpartition(".")
     if stem in _ENDS:
@@ -109,12 +109,12 @@ def _name(name: str) -> str:
     return f"model.layers.{block.removeprefix('blk.')}.{_NAMES[part]}.{kind}"
 
 
-def _unwoven(name: str, values: npt.NDArray[np.float32], config: ModelConfig) -> npt.NDArray[np.float32]:
+def unwoven(name: str, values: npt.NDArray[np.float32], heads: int, kv_heads: int) -> npt.NDArray[np.float32]:
     """llama.cpp rotates neighbours, Hugging Face the halves of a head: rows of queries and keys are stored woven."""
-    heads = {"attn_q": config.heads, "attn_k": config.kv_heads}.get(name.split(".")[-2])
-    if heads is None:
+    groups = {"attn_q": heads, "attn_k": kv_heads}.get(name.split(".")[-2])
+    if groups is None:
         return values
-    return values.reshape(heads, -1, 2, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
+    return values.reshape(groups, -1, 2, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
 
 
 def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

@@ -15,15 +15,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def workers(items: int) -> int:
-    """How many of so many items are worked on at once: one on each of torch's threads."""
-    return max(1, min(torch.get_num_threads(), items))
-
-
 def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """work(item) of each. Grad mode in `work` is torch's default, whatever it is here: it belongs to a thread."""
-    threads, count = torch.get_num_threads(), workers(len(items))
-    if count == 1:
+    """work(item) of each, as many at once as torch has threads. Grad mode in `work` is torch's default, whatever it is
+    here: it belongs to a thread."""
+    threads = torch.get_num_threads()
+    count = min(threads, len(items))
+    if count <= 1:
         yield from map(work, items)
         return
     try:

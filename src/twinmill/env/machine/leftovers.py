@@ -1,10 +1,17 @@
-"""What machines left behind, for tests and supervisors: nothing is what it should be."""
+"""What machines left behind: nothing is what it should be. And its end, for those who start after a kill."""
 
 import contextlib
+import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from .base import MachineStartError
 from .cgroups import PREFIX, strays
+
+END_S = 10.0
+"""deadline for the end of what a dead process left"""
 
 
 def leftovers(owner: int | None = None) -> list[str]:
@@ -18,6 +25,34 @@ def leftovers(owner: int | None = None) -> list[str]:
 def processes(owner: int) -> list[int]:
     """The processes that are left of the machines of `owner`, itself not among them."""
     return sorted({pid for pid, of in _marked() if of == owner and pid != owner})
+
+
+def end(owner: int) -> None:
+    """Kill what is left of the machines of the dead process `owner`, and remove their control groups. They end by themselves
+    with it (nest.py); this makes sure of it, and waits. Raises MachineStartError when they do not."""
+    deadline = time.monotonic() + END_S
+    while (left := processes(owner)) or not _without_groups(owner):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            what = "; ".join(leftovers(owner)[:5])
+            raise MachineStartError(f"what the dead process {owner} left does not end within {END_S:g} s: {what}")
+        time.sleep(0.02)
+
+
+def _without_groups(owner: int) -> bool:
+    """Remove its control groups; False = one is still busy."""
+    left = False
+    for pid, folder in strays():
+        if pid == owner:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                left = True
+    return not left
 
 
 def _marked() -> Iterator[tuple[int, int]]:

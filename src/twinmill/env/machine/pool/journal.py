@@ -10,16 +10,10 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
-import time
 from pathlib import Path
 
+from twinmill.env.machine import leftovers
 from twinmill.env.machine.base import MachineStartError
-from twinmill.env.machine.cgroups import strays
-from twinmill.env.machine.leftovers import leftovers
-
-END_S = 10.0
-"""deadline for the end of what a dead pool left"""
 
 
 class Journal:
@@ -82,28 +76,9 @@ def _reconcile(path: Path) -> int:
         return 0  # it lives
     left = open_in(path)
     if not Path(f"/proc/{pid}").exists():  # else the number is another's by now: what carries it is not ours to kill
-        _end_all(int(pid))
+        leftovers.end(int(pid))
     path.unlink(missing_ok=True)
     return len(left)
-
-
-def _end_all(owner: int) -> None:
-    """Processes and control groups with the label of a dead owner. They end by themselves with it; this makes sure."""
-    deadline = time.monotonic() + END_S
-    while left := leftovers(owner):
-        for what in left:
-            if what.startswith("process "):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(what.split()[1]), signal.SIGKILL)
-        for pid, folder in strays():
-            if pid == owner:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-        if time.monotonic() > deadline:
-            raise MachineStartError(
-                f"what a dead pool ({owner}) left does not end within {END_S:g} s: {'; '.join(left[:5])}"
-            )
-        time.sleep(0.01)
 
 
 def _started(pid: int) -> str:

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +19,11 @@ from pathlib import Path
 from twinmill.records import wire
 from twinmill.records.machines import JournalLine, LeaseEnd, LeaseEnded, LeaseOpened, LifeBegan, LifeEnded
 
+from .. import leftovers
 from ..base import MachineStartError
-from ..cgroups import strays
-from ..leftovers import leftovers, processes
 
 KEPT_S = 7 * 86400.0
 """how long files of ended lives are kept"""
-END_S = 10.0
-"""deadline for the end of what a killed server left"""
 
 
 class Journal:
@@ -110,32 +106,9 @@ def reconcile(path: Path) -> list[str]:
 
 
 def end_processes(owner: int) -> None:
-    """Kill what is left of the machines of the dead process `owner`. They end by themselves with it (nest.py); this
-    makes sure of it, and waits. Raises MachineStartError when they do not."""
-    if owner != os.getpid() and Path(f"/proc/{owner}").exists():
-        return  # the number is another's by now, and what carries it is not ours to kill
-    deadline = time.monotonic() + END_S
-    while (left := processes(owner)) or not _without_groups(owner):
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            raise MachineStartError(f"what a killed server of machines ({owner}) left does not end: {leftovers(owner)}")
-        time.sleep(0.02)
-
-
-def _without_groups(owner: int) -> bool:
-    """Remove its control groups; False = one is still busy."""
-    left = False
-    for pid, folder in strays():
-        if pid == owner:
-            try:
-                folder.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:
-                left = True
-    return not left
+    """As leftovers.end, unless `owner` lives: then the number is another's by now, and what carries it is not ours to kill."""
+    if owner == os.getpid() or not Path(f"/proc/{owner}").exists():
+        leftovers.end(owner)
 
 
 def _open(path: Path) -> int:
