@@ -31,7 +31,7 @@ from rich.progress import track
 from _gguf import GGUF
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
 from twinmill.model.config import ModelConfig
-from twinmill.model.hf import dtypes, load_bits, named_views
+from twinmill.model.hf import dtypes, from_bits, load_bits, named_views, to_bits
 from twinmill.model.transformer import Decoder
 from twinmill.records.engines import GenerateRequest, KvPolicy, Sampling
 
@@ -145,11 +145,11 @@ def _package_file(folder: Path) -> bytes:
 
 def to_bf16(values: Floats) -> Bits:
     """To nearest, ties to even."""
-    return torch.from_numpy(values).bfloat16().view(torch.int16).numpy().view(np.uint16)
+    return to_bits(torch.from_numpy(values), "BF16")
 
 
 def from_bf16(bits: Bits) -> Floats:
-    return torch.from_numpy(np.array(bits).view(np.int16)).view(torch.bfloat16).float().numpy()
+    return from_bits(bits, "BF16").float().numpy()
 
 
 _NOUNS = [

@@ -37,9 +37,6 @@ class Served(Record):
     t: float
     version: int
     digest: str
-    fetched_bytes: int
-    fresh: bool
-    """the first version after a start: nothing was held before"""
 
 
 def follow(order: Order) -> None:
@@ -47,7 +44,6 @@ def follow(order: Order) -> None:
     subscriber = Subscriber(Mirror(blobs, order.folder), order.run_id, who=order.name, retry_s=order.poll_s)
     with open(order.served, "ab", buffering=0) as out:
         while True:
-            fresh = subscriber.number < 0
             try:
                 prepared = subscriber.prepare()
             except StoreUnavailable:  # an outage: what is held is served on
@@ -59,13 +55,7 @@ def follow(order: Order) -> None:
             held = subscriber.held
             assert held is not None
             digest = held.grid.model_digest(digests(held.grid, held.tensors))
-            line = Served(
-                t=time.time(),
-                version=prepared.version.number,
-                digest=digest,
-                fetched_bytes=prepared.fetched_bytes,
-                fresh=fresh,
-            )
+            line = Served(t=time.time(), version=prepared.version.number, digest=digest)
             out.write(msgspec.json.encode(line) + b"\n")
 
 

@@ -17,6 +17,7 @@ from _result import finish
 from twinmill.batch.pack import Packing, by_sample, pack
 from twinmill.data.render import Renderer, open_renderer
 from twinmill.data.tasks.base import open_taskset
+from twinmill.engine.base import ExpertTrace
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
 from twinmill.env.harness.tools import SPECS
 from twinmill.model.config import ModelConfig, Parity
@@ -58,7 +59,7 @@ class Prompts:
 async def session(engine: EmbeddedEngine, prompts: Prompts, name: str, group: int, rng: random.Random) -> Sample:
     """One attempt at task `group`, as the engine answered: position i of the arrays speaks of token i."""
     ids = list(prompts.opened[group % len(prompts.opened)])
-    mask, logprobs, experts = [False] * len(ids), [0.0] * len(ids), []
+    mask, logprobs, trace = [False] * len(ids), [0.0] * len(ids), ExpertTrace()
     turns = rng.randrange(1, MOST_TURNS + 1)
     for turn in range(turns):
         await asyncio.sleep(rng.choice((0, 0, 0.01 * rng.random())))
@@ -70,15 +71,14 @@ async def session(engine: EmbeddedEngine, prompts: Prompts, name: str, group: in
                 token_ids=list(ids),
                 sampling=Sampling(max_tokens=room, stop_ids=tuple(prompts.renderer.stop_ids), seed=rng.getrandbits(60)),
                 want_experts=True,
-                experts_from=sum(map(len, experts)),
+                experts_from=trace.known,
                 last=turn == turns - 1,
             )
         )
         ids += out.sampled_ids
         mask += [True] * len(out.sampled_ids)
         logprobs += out.logprobs
-        assert out.experts is not None and out.experts_shape is not None
-        experts.append(np.frombuffer(out.experts, "<u2").reshape(out.experts_shape))
+        trace.extend(out)
         answer = prompts.answer(out.sampled_ids, rng)
         if turn == turns - 1 or len(ids) + len(answer) + 1 > CONTEXT:
             break
@@ -93,7 +93,7 @@ async def session(engine: EmbeddedEngine, prompts: Prompts, name: str, group: in
         logprobs=np.array(logprobs, np.float32),
         advantages=np.where(mask, rng.choice((-1.0, 1.0)), 0.0).astype(np.float32),
         versions=np.where(mask, 0, -1),
-        experts=np.concatenate(experts),
+        experts=trace.rows(),
     )
 
 

@@ -230,7 +230,6 @@ def run(trainer: Trainer, regions: Sequence[Region], versions: int, every_s: flo
 class Sync(NamedTuple):
     """One version in one region."""
 
-    version: int
     seconds: float
     """from commit to serving this one or a later one"""
     over_link: float
@@ -244,7 +243,7 @@ def syncs(region: Region, committed: Sequence[tuple[float, WeightVersion]], lag:
         served = next(line.t for line in lines if line.version >= number)
         late = committed[number + lag][0] if number + lag < len(committed) else float("inf")
         alone = version.payload_bytes / region.shape.down_bytes_per_s
-        found.append(Sync(number, served - at, (served - at) / alone, served <= late))
+        found.append(Sync(served - at, (served - at) / alone, served <= late))
     return found
 
 
@@ -263,7 +262,7 @@ def figures(
 ) -> dict[str, float | int]:
     every = {region.name: syncs(region, committed, lag) for region in regions}
     whole = [sync for found in every.values() for sync in found]
-    seconds = sorted(sync.seconds for sync in whole)
+    seconds = [sync.seconds for sync in whole]
     deltas = [version for _, version in committed[1:]]
     table = Table(title="regions")
     for column in ("region", "MB/s", "rtt ms", "kills", "outages", "p50 s", "over link", "p99 s", "in time"):

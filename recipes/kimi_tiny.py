@@ -3,8 +3,9 @@ expert. Half a minute of mid-training and SFT each, then asynchronous RL with ro
 
 twinmill run recipes/kimi_tiny.py
 
-It shows that every part works on this family, not that so small a model learns: sizes are Kimi K2's with the width, the
-layers and the heads of a toy. The random base is written to models/kimi_tiny once, a pure function of this file.
+It shows that every part works on this family, not that so small a model learns: routing (8 of 384, one shared), gates and
+YaRN are Kimi K2's; width, layers, heads, ranks and vocabulary are a toy's. The random base is written to models/kimi_tiny
+once; remove that folder after changing CONFIG.
 """
 
 import shutil

@@ -25,7 +25,9 @@ def test_a_tiny_run_loses_nothing(more):
     found = result["measured"]
     assert (found["leases_not_ended_once"], found["orphans"], found["infra_rewards"]) == (0, 0, 0)
     assert found["graded"] == found["alive_at_once"] == 24
-    assert found["leases"] == 24 + found["leases_killed"] == 24 + found["tries_lost"] > 24
+    # every try had one lease. The kill may take a machine whose attempt is graded and whose end is still on its way
+    assert found["leases"] == 24 + found["tries_lost"] > 24
+    assert found["leases_killed"] > 0
     assert (
         found["namespaces"] == 0 if more else ("NO NETWORK NAMESPACES HERE" in done.stdout) == (not found["namespaces"])
     )

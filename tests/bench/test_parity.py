@@ -28,6 +28,7 @@ def test_a_run_of_few_tokens_agrees_and_says_that_they_are_few(capsys):
     measured = found["measured"]
     assert not found["ok"] and 30 <= measured["tokens"] < 100_000
     assert measured["equal_frac"] == 1.0 and measured["flips"] == 0 and measured["max_abs_dlogp"] == 0.0
+    assert min(measured["strict_step_cpu_s"], measured["off_step_cpu_s"], measured["step_tokens"]) > 0
     assert measured["strict_step_slowdown"] > -1
 
 

@@ -27,7 +27,7 @@ def committed() -> Committed:
 
 
 def served(t: float, version: int, digest: str = "") -> Served:
-    return Served(t=t, version=version, digest=digest or f"d{version}", fetched_bytes=0, fresh=False)
+    return Served(t=t, version=version, digest=digest or f"d{version}")
 
 
 class FakeRegion:
@@ -68,7 +68,7 @@ def test_troubles_leave_time_to_come_back():
 def test_the_last_line_of_a_killed_region_may_be_half_written(tmp_path):
     path = tmp_path / "served"
     assert read_served(path) == []
-    path.write_bytes(b'{"record":"Served","t":1.0,"version":0,"digest":"d","fetched_bytes":1,"fresh":true}\n{"rec')
+    path.write_bytes(b'{"record":"Served","t":1.0,"version":0,"digest":"d"}\n{"rec')
     assert [line.version for line in read_served(path)] == [0]
 
 

@@ -44,6 +44,11 @@ def test_help_imports_nothing_heavy() -> None:
         assert f" {name} " in done.stdout
 
 
+def test_help_says_what_parameters_mean() -> None:
+    said = twinmill("serve", "--help").stdout
+    assert "one bearer key a line" in " ".join(said.replace("│", " ").split())
+
+
 def test_help_names_every_command_and_what_it_does() -> None:
     done = twinmill("--help")
     assert done.returncode == 0

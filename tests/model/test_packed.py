@@ -221,3 +221,9 @@ def test_a_wrapper_without_a_text_model_or_at_odds_with_it_is_refused():
         from_hf({"model_type": "kimi_k25", "text_config": hf_config(), "tie_word_embeddings": True})
     with pytest.raises(ConfigError, match="index_topk"):
         from_hf({"model_type": "kimi_k25", "text_config": hf_config(index_topk=4)})
+
+
+def test_a_config_that_says_packed_twice_says_it_nowhere_afterwards(tmp_path):
+    raw = {"quantization_config": PACKED, "text_config": {"quantization_config": PACKED, "a": 1}}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    assert json.loads(plain_config(tmp_path)) == {"text_config": {"a": 1}}

@@ -99,6 +99,7 @@ def test_the_command_serves_says_so_and_ends_on_sigterm(tmp_path):
         at_work.start()
         while httpx.get(f"{url}/health", timeout=PATIENCE_S).json()["calls"] == 0 and at_work.is_alive():
             pass
+        assert at_work.is_alive(), "there is nothing to drain"
         process.send_signal(signal.SIGTERM)
         at_work.join(PATIENCE_S)
         out, err = process.communicate(timeout=PATIENCE_S)

@@ -62,11 +62,10 @@ def audit(
     """Hold the attempts of an old run against the rules of today: a table by rule, and the evidence. Nothing is changed.
     Exit code 1 where a hack was rewarded.
 
-    Parameters
-    ----------
-    taskset: where the tasks are, if neither the run nor the tasks' ids tell
-    rule: only this rule
-    weak: show what is noted but flags nobody, too
+    Args:
+        taskset: where the tasks are, if neither the run nor the tasks' ids tell
+        rule: only this rule
+        weak: show what is noted but flags nobody, too
     """
     if rule is not None and rule not in RULES:
         raise ConfigError(f"no rule {rule!r}; there are {', '.join(RULES)}")

@@ -25,11 +25,10 @@ COSTS = Path("machine-costs.json")
 def calibrate(out: Path = COSTS, *, machine: str = "native", samples: int = 100) -> None:
     """Measure what machines cost on this host and write it to a file. Takes a minute; let nothing else run meanwhile.
 
-    Parameters
-    ----------
-    out: the file that `twinmill machines plan --costs` reads
-    machine: backend
-    samples: machines for each of the costs that one alone has
+    Args:
+        out: the file that `twinmill machines plan --costs` reads
+        machine: backend
+        samples: machines for each of the costs that one alone has
     """
     if samples < 5:
         raise ConfigError(f"--samples is {samples}; quantiles of fewer than 5 machines say nothing")
@@ -79,15 +78,14 @@ def plan(
 ) -> int:
     """Simulate a burst. Exit code 1 if it does not end within --within-s, or a machine is lost.
 
-    Parameters
-    ----------
-    machines: of the burst, asked for at once
-    group: attempts of one task, which go to one node
-    work_s: processor seconds of one machine's commands
-    hold_s: mean seconds in which one waits for its model
-    grown_mb: memory that its work adds
-    alive: most machines alive on one node
-    within_s: 0 = no matter how long
+    Args:
+        machines: of the burst, asked for at once
+        group: attempts of one task, which go to one node
+        work_s: processor seconds of one machine's commands
+        hold_s: mean seconds in which one waits for its model
+        grown_mb: memory that its work adds
+        alive: most machines alive on one node
+        within_s: 0 = no matter how long
     """
     for name, value in {"machines": machines, "nodes": nodes, "cores": cores, "group": group, "images": images}.items():
         if value < 1:

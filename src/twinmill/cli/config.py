@@ -72,7 +72,7 @@ class RunConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: int = 0
     """of everything that is random"""
     taskset: str = "tinyrepo:0"
-    """what is attempted: tinyrepo:LEVEL, unopened, humaneval, harbor:FOLDER"""
+    """what is attempted: tinyrepo:LEVEL, unopened, dbmigrate:KIND, humaneval, harbor:FOLDER"""
     split: str = "train"
     """split of the task set that RL draws from"""
     store: StoreConfig = StoreConfig()

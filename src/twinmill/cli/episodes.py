@@ -29,12 +29,11 @@ def list_(
 ) -> None:  # fmt: skip
     """The last attempts of a run, over all clusters.
 
-    Parameters
-    ----------
-    run: run folder, or "latest"
-    store: folder or URL of a log that belongs to no run, as `twinmill serve` keeps one
-    slot: only this slot's attempts
-    failed: only those that scored below 1
+    Args:
+        run: run folder, or "latest"
+        store: folder or URL of a log that belongs to no run, as `twinmill serve` keeps one
+        slot: only this slot's attempts
+        failed: only those that scored below 1
     """
     log = _log(run, root) if store is None else EpisodesLog(open_blobs(store))
     found = [attempt for lane in log.lanes() for _, attempt in log.tail(lane)]
@@ -51,10 +50,9 @@ def show_(
 ) -> None:  # fmt: skip
     """One episode, turn by turn; --tokens shows every sampled token with its log-probability.
 
-    Parameters
-    ----------
-    store: folder or URL of a log that belongs to no run, as `twinmill serve` keeps one; with --model
-    model: folder whose tokenizer wrote the episode; the run's own by default
+    Args:
+        store: folder or URL of a log that belongs to no run, as `twinmill serve` keeps one; with --model
+        model: folder whose tokenizer wrote the episode; the run's own by default
     """
     if store is None:
         folder, blocks = open_run(run, root)

@@ -33,11 +33,10 @@ def evaluate(
 ) -> None:
     """Play held-out tasks and print pass@1 (and pass@8 from 8 attempts on) with intervals.
 
-    Parameters
-    ----------
-    model: Hugging Face folder, or RUN@VERSION (e.g. latest@40)
-    temperature: of sampling; give several to compare
-    out: file for what each attempt earned: JSON, one line for each temperature
+    Args:
+        model: Hugging Face folder, or RUN@VERSION (e.g. latest@40)
+        temperature: of sampling; give several to compare
+        out: file for what each attempt earned: JSON, one line for each temperature
     """
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")

@@ -44,18 +44,17 @@ def serve(
 ) -> None:
     """Serve machines of this host by HTTP until Ctrl-C or SIGTERM, which lets those that are there come to their end.
 
-    Parameters
-    ----------
-    host: address to listen at; 0.0.0.0 = all of this host's
-    port: 0 = any free one
-    backend: of the machines: namespace, native, bubblewrap
-    folder: of the journal, from which the next server ends what a killed one left
-    token_env: NAME of the environment variable that holds the token of the only tenant
-    tenants: TOML file with a table for each tenant: token_env, machines, creates_per_minute, operator; instead of token_env
-    machines: most at once, of all tenants
-    lease_s: the longest that a machine can live without a sign of life from its client
-    drain_s: how long machines may go on after SIGTERM; a second SIGTERM ends them at once
-    body_mib: the largest request
+    Args:
+        host: address to listen at; 0.0.0.0 = all of this host's
+        port: 0 = any free one
+        backend: of the machines: namespace, native, bubblewrap
+        folder: of the journal, from which the next server ends what a killed one left
+        token_env: NAME of the environment variable that holds the token of the only tenant
+        tenants: TOML file with a table for each tenant: token_env, machines, creates_per_minute, operator; instead of token_env
+        machines: most at once, of all tenants
+        lease_s: the longest that a machine can live without a sign of life from its client
+        drain_s: how long machines may go on after SIGTERM; a second SIGTERM ends them at once
+        body_mib: the largest request
     """
     from twinmill.env.machine import BACKENDS
     from twinmill.env.machine.remote.host import Host, HostConfig, Tenant
@@ -103,10 +102,9 @@ def serve(
 def status(url: str = "http://127.0.0.1:8400", *, token_env: str = TOKEN_ENV) -> None:
     """Machines, tenants and leases of a server of machines.
 
-    Parameters
-    ----------
-    url: of the server
-    token_env: NAME of the environment variable that holds the token
+    Args:
+        url: of the server
+        token_env: NAME of the environment variable that holds the token
     """
     from twinmill.board.leases import leases_table, summary, tenants_table
     from twinmill.env.machine.remote.client import status_of

@@ -32,12 +32,11 @@ def run(
 ) -> int:
     """Run a recipe: mid-training, SFT, RL, evaluation, report; whatever the recipe switches on.
 
-    Parameters
-    ----------
-    recipe: Python file with a function recipe() that returns a RunConfig
-    resume: continue this run folder (or "latest") where it was stopped, instead of starting a recipe
-    root: folder of the runs
-    set: overrides like rl.window.window=0, repeated
+    Args:
+        recipe: Python file with a function recipe() that returns a RunConfig
+        resume: continue this run folder (or "latest") where it was stopped, instead of starting a recipe
+        root: folder of the runs
+        set: overrides like rl.window.window=0, repeated
     """
     return _start(recipe, resume, root, set, keep=("midtrain", "sft", "rl"))
 

@@ -39,19 +39,18 @@ def serve(
     POST /v1/sessions gives a foreign harness a base_url of its own: every call below it is recorded, token-exact, and with
     the reward that is posted back the session becomes an episode in the store's episodes log.
 
-    Parameters
-    ----------
-    model: Hugging Face folder, or RUN@VERSION (e.g. latest@40)
-    port: 0 = any free one
-    keys: file with one bearer key a line; without it whoever can connect may use everything, so only on this machine
-    store: folder or URL in which sessions land
-    name: under which the model is served; the folder's by default
-    engine: RUN/CLUSTER, whose engine answers and follows the run's versions; without it an embedded engine of its own
-    root: folder of the runs
-    context: most tokens of one context, a multiple of 64; the model's own by default, at most 8192
-    calls: at once; further ones are told to come again
-    threads: of the embedded engine
-    drain_s: how long calls at work may take after SIGTERM, seconds
+    Args:
+        model: Hugging Face folder, or RUN@VERSION (e.g. latest@40)
+        port: 0 = any free one
+        keys: file with one bearer key a line; without it whoever can connect may use everything, so only on this machine
+        store: folder or URL in which sessions land
+        name: under which the model is served; the folder's by default
+        engine: RUN/CLUSTER, whose engine answers and follows the run's versions; without it an embedded engine of its own
+        root: folder of the runs
+        context: most tokens of one context, a multiple of 64; the model's own by default, at most 8192
+        calls: at once; further ones are told to come again
+        threads: of the embedded engine
+        drain_s: how long calls at work may take after SIGTERM, seconds
     """
     known = _keys(keys)
     if not known and not _here_only(host):

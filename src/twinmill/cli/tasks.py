@@ -40,9 +40,8 @@ def _open(task_id: str, taskset: str | None) -> tuple[TaskSet, Task]:
 def list_(taskset: str = "tinyrepo:0", *, split: str = "train", count: int = 20) -> None:
     """List tasks of a set.
 
-    Parameters
-    ----------
-    taskset: tinyrepo:LEVEL, unopened, dbmigrate:KIND, humaneval, or harbor:FOLDER
+    Args:
+        taskset: tinyrepo:LEVEL, unopened, dbmigrate:KIND, humaneval, or harbor:FOLDER
     """
     found = open_taskset(taskset)
     ids = found.ids(split)

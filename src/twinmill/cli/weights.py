@@ -21,9 +21,8 @@ console = Console()
 def log(run: str = "latest", *, root: Path = Path("runs")) -> None:
     """Every version: what it is, how large, what it was trained on.
 
-    Parameters
-    ----------
-    run: run folder, or "latest"
+    Args:
+        run: run folder, or "latest"
     """
     from twinmill.board.weights import weights_table
 
@@ -103,12 +102,11 @@ def push(
 ) -> None:
     """Publish a Hugging Face folder as the next version of a log.
 
-    Parameters
-    ----------
-    folder: with safetensors files, config.json and tokenizer.json
-    run: whose log; not used with --store
-    store: URL of a store to write to instead, which may be empty
-    run_id: of a log that is begun by this; otherwise the log's own is meant
+    Args:
+        folder: with safetensors files, config.json and tokenizer.json
+        run: whose log; not used with --store
+        store: URL of a store to write to instead, which may be empty
+        run_id: of a log that is begun by this; otherwise the log's own is meant
     """
     from twinmill.publish.interchange.folder import read_folder
     from twinmill.publish.publisher import Publisher
@@ -136,10 +134,9 @@ def push(
 def serve_mirror(folder: Path, *, host: str = "127.0.0.1", port: int = 8300) -> None:
     """Serve a mirror folder, read-only, by HTTP, for other hosts of the cluster. Ends with Ctrl-C.
 
-    Parameters
-    ----------
-    host: address to listen at; 0.0.0.0 = all of this host's
-    port: 0 = any free one
+    Args:
+        host: address to listen at; 0.0.0.0 = all of this host's
+        port: 0 = any free one
     """
     from twinmill.publish.serve import MirrorServer
 

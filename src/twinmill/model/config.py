@@ -1,7 +1,8 @@
 """ModelConfig: what a decoder is, without torch; read from and written to a Hugging Face config.json.
 
-Families: llama, qwen2, qwen3 (dense) and qwen2_moe, qwen3_moe. Every key of a config.json is either understood, known
-to change nothing in the computation, or refused by name: a feature that is silently ignored would give wrong logits.
+Families: llama, qwen2, qwen3 (dense), qwen2_moe, qwen3_moe, and deepseek_v3, kimi_k2 (latent attention). Every key of a
+config.json is either understood, known to change nothing in the computation, or refused by name: a feature that is silently
+ignored would give wrong logits.
 A config.json around a text model (kimi_k25) is kept as it is, beside what is read of its text_config.
 Not covered: sliding windows, RoPE scalings other than llama3 and yarn, what surrounds a text model (vision), prediction
 layers (MTP): their weights are carried, not computed with.
@@ -446,7 +447,7 @@ def _deepseek_structure(raw: Mapping[str, Any], fields: Mapping[str, Any]) -> di
             )
     if raw.get("attention_bias"):
         raise ConfigError("config.json: attention_bias = True is not implemented for latent attention; known: False")
-    shared = _whole(raw, "n_shared_experts", least=0) if raw.get("n_shared_experts") else 0
+    shared = _whole(raw, "n_shared_experts", least=0)
     first = _whole(raw, "first_k_dense_replace", least=0)
     return {
         **_special(raw),

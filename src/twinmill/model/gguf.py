@@ -1,8 +1,8 @@
 """GGUF files -> Hugging Face folders, tokenizer included. Needs the package `gguf` (the extra of that name).
 
-A GGUF file is llama.cpp's: weights, sizes and vocabulary in one. Read are dense models of its architecture "llama" with a
-byte-level BPE vocabulary; quantised weights are expanded and stored as BF16, which rounds them once more. Not covered:
-other architectures, RoPE scaling, writing.
+A GGUF file is llama.cpp's: weights, sizes and vocabulary in one. Read are dense models of its architecture "llama" with
+SmolLM's byte-level BPE vocabulary (tokenizer.ggml.pre = smollm); quantised weights are expanded and stored as BF16, which
+rounds them once more. Not covered: other architectures and pre-tokenizers, RoPE scaling, writing.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from .config import ModelConfig, from_hf
-from .hf import load_bits, save_folder
+from .hf import load_bits, save_folder, to_bits
 from .transformer import Decoder
 
 _SIZES = {
@@ -71,7 +71,8 @@ def import_gguf(path: str | Path, folder: str | Path) -> ModelConfig:
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError as error:
             raise GgufError(f"{path}: {tensor.name} is stored as {tensor.tensor_type.name}: {error}") from error
-        bits[hf_name(tensor.name)] = _bfloat16(unwoven(tensor.name, values, config.heads, config.kv_heads))
+        rows = unwoven(tensor.name, np.array(values, np.float32), config.heads, config.kv_heads)
+        bits[hf_name(tensor.name)] = to_bits(torch.from_numpy(rows), "BF16")
     decoder = Decoder(config)
     load_bits(decoder, bits, dict.fromkeys(bits, "BF16"))
     save_folder(decoder, folder)
@@ -115,11 +116,6 @@ def unwoven(name: str, values: npt.NDArray[np.float32], heads: int, kv_heads: in
     if groups is None:
         return values
     return values.reshape(groups, -1, 2, values.shape[-1]).swapaxes(1, 2).reshape(values.shape)
-
-
-def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    rounded = torch.from_numpy(np.array(values, np.float32)).bfloat16()
-    return rounded.view(torch.int16).numpy().view(np.uint16)
 
 
 def _tokenizer(facts: Mapping[str, Any]) -> Tokenizer:

@@ -128,7 +128,7 @@ def _usual(name: str) -> str:
 def state_bits(decoder: Decoder) -> dict[str, npt.NDArray]:
     """The stored bits of every tensor under its on-disk name: uint16 for BF16 and F16, uint32 for F32."""
     kinds = dtypes(decoder)
-    bits = {name: _to_bits(view, kinds[name]) for name, view in named_views(decoder).items()}
+    bits = {name: to_bits(view, kinds[name]) for name, view in named_views(decoder).items()}
     return dict(sorted({**bits, **decoder.carried}.items()))
 
 
@@ -144,19 +144,19 @@ def load_bits(decoder: Decoder, bits: Mapping[str, npt.NDArray], kinds: Mapping[
         if kinds[name] not in _TORCH:
             raise WeightsError(f"{name}: dtype {kinds[name]} is not implemented; known: {', '.join(_TORCH)}")
     for name, view in views.items():
-        view.copy_(_from_bits(bits[name], kinds[name]))
+        view.copy_(from_bits(bits[name], kinds[name]))
     decoder.carried = {name: bits[name].copy() for name in sorted(carried)}
     decoder.stored = {name: kinds[name] for name in bits if kinds[name] != _usual(name)}
 
 
-def _to_bits(view: Tensor, kind: str) -> npt.NDArray:
+def to_bits(view: Tensor, kind: str) -> npt.NDArray:
     stored = view.to(_TORCH[kind]).contiguous()
     whole = torch.int32 if kind == "F32" else torch.int16
     bits = stored.view(whole).numpy().view(_BITS[kind])
     return bits.copy() if stored.data_ptr() == view.data_ptr() else bits
 
 
-def _from_bits(bits: npt.NDArray, kind: str) -> Tensor:
+def from_bits(bits: npt.NDArray, kind: str) -> Tensor:
     whole = np.ascontiguousarray(bits).view(np.int32 if kind == "F32" else np.int16)
     return torch.from_numpy(whole if whole.flags.writeable else whole.copy()).view(_TORCH[kind])
 
@@ -198,13 +198,13 @@ def read_bits(path: str | Path) -> tuple[dict[str, npt.NDArray], dict[str, str]]
                     kinds[name] = tensors.get_slice(name).get_dtype()
                     if kinds[name] not in _TORCH:
                         raise WeightsError(f"{file}: {name} has dtype {kinds[name]}, which is not implemented")
-                    bits[name] = _to_bits(tensors.get_tensor(name), kinds[name])
+                    bits[name] = to_bits(tensors.get_tensor(name), kinds[name])
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{file}: cannot be read: {error}") from error
     try:
         for name, weight in unpacked(packed):
             kinds[name] = _KINDS[weight.dtype]
-            bits[name] = _to_bits(weight, kinds[name])
+            bits[name] = to_bits(weight, kinds[name])
     except ValueError as error:
         raise WeightsError(f"{folder}: {error}") from error
     return bits, kinds
@@ -224,7 +224,8 @@ def plain_config(path: str | Path) -> bytes:
     data = (Path(path) / "config.json").read_bytes()
     raw = json.loads(data)
     layers = [raw, raw.get("text_config") or {}]
-    if not any(layer.pop("quantization_config", None) for layer in layers):
+    packed = [layer.pop("quantization_config", None) for layer in layers]
+    if not any(packed):
         return data
     return (json.dumps(raw, indent=2) + "\n").encode()
 
@@ -239,7 +240,7 @@ def save_folder(decoder: Decoder, path: str | Path) -> None:
 
 def pack_bits(bits: Mapping[str, npt.NDArray], kinds: Mapping[str, str]) -> bytes:
     """The bytes of a safetensors file."""
-    return save_tensors({name: _from_bits(b, kinds[name]) for name, b in bits.items()}, {"format": "pt"})
+    return save_tensors({name: from_bits(b, kinds[name]) for name, b in bits.items()}, {"format": "pt"})
 
 
 @torch.no_grad()

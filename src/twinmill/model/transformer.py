@@ -183,6 +183,7 @@ class Decoder(nn.Module):
 
     def _rope_at(self, positions: Tensor) -> Tensor:
         need = int(positions.max()) + 1 if len(positions) else 0
-        if need > self._rope.shape[1]:
-            self._rope = rope_table(self.config, max(need, 2 * self._rope.shape[1]))
-        return self._rope[:, positions]
+        rope = self._rope  # read once: others may replace it meanwhile, also by a shorter one
+        if need > rope.shape[1]:
+            rope = self._rope = rope_table(self.config, max(need, 2 * rope.shape[1]))
+        return rope[:, positions]

@@ -2,8 +2,9 @@
 
 import json
 import re
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ RUN = 4096
 """elements that are looked at in one go when a tensor is sampled"""
 EXPERTS = ".experts."
 """part of the name of an expert's tensors"""
-_EXPERT = re.compile(r"(.*)\.experts\.(?:(\d+)\.)?")
+_EXPERT = re.compile(r"((?:.*\blayers\.(\d+)\.)?.*)\.experts\.(?:(\d+)\.)?")
 
 
 class ModelShape(NamedTuple):
@@ -46,14 +47,18 @@ def model_shape(folder: Path | str, sample: int = 1 << 22) -> ModelShape:
     counts = {True: np.zeros(512), False: np.zeros(512)}
     params = {True: 0, False: 0}
     layers: dict[str, int] = {}  # mixture layer -> its experts
+    config = _config(Path(folder))
+    depth = int(
+        config.get("num_hidden_layers") or sys.maxsize
+    )  # layers beyond it predict further tokens, and do not serve
     for file in tensor_files(folder):
         for name, info in file.tensors.items():
             if info.dtype in SOURCES:
                 bits = bits_of(file[name])
                 params[EXPERTS in name] += bits.size
                 counts[EXPERTS in name] += _counted(bits, SOURCES[info.dtype], sample)
-            if found := _EXPERT.match(name):
-                count = int(found[2]) + 1 if found[2] else info.shape[0]
+            if (found := _EXPERT.match(name)) and int(found[2] or 0) < depth:
+                count = int(found[3]) + 1 if found[3] else info.shape[0]
                 layers[found[1]] = max(layers.get(found[1], 0), count)
     total = sum(params.values())
     if not sum(count.sum() for count in counts.values()):
@@ -64,17 +69,17 @@ def model_shape(folder: Path | str, sample: int = 1 << 22) -> ModelShape:
     dense, experts = binades.get(False), binades.get(True)
     either = dense or experts
     assert either is not None
-    sizes = len(layers), max(layers.values(), default=0), _top_k(Path(folder)) if layers else 0
+    sizes = len(layers), max(layers.values(), default=0), int(config.get("num_experts_per_tok") or 0) if layers else 0
     return ModelShape(total, params[True] / total, dense or either, experts or either, *sizes)
 
 
-def _top_k(folder: Path) -> int:
+def _config(folder: Path) -> dict[str, Any]:
+    """Of the text model; {} where none can be read."""
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError):
-        return 0
-    config = config.get("text_config", config)
-    return int(config.get("num_experts_per_tok", 0))
+        return {}
+    return dict(config.get("text_config") or config)
 
 
 def _counted(bits: Array, source: Format, sample: int) -> npt.NDArray[np.float64]:

@@ -16,8 +16,11 @@ def processors(threads: int) -> int:
     return threads or len(os.sched_getaffinity(0))
 
 
-def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
-    """work(item) of each item, in order, by so many threads; two results per thread may wait to be taken.
+def in_order(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int, begin: Callable[[], object] | None = None
+) -> Iterator[Result]:
+    """work(item) of each item, in order, by so many threads; two results per thread may wait to be taken. `begin` is called
+    first in each thread that is not the caller's.
 
     `items` is read in the caller's thread, as results are taken. One thread, or one item, is the caller's own thread. The
     first error is raised in its turn; what has not begun by then never does.
@@ -28,7 +31,7 @@ def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int
         yield from map(work, chain(first, items))
         return
     going: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads, initializer=begin) as pool:
         try:
             for item in chain(first, items):
                 going.append(pool.submit(work, item))

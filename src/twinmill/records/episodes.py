@@ -240,6 +240,11 @@ class Close(Record):
     closed_at: float = 0.0
 
 
+def segment_seed(seed: int, index: int) -> int:
+    """Of what is sampled in an episode's segment `index`: said again in another segment, it is another try."""
+    return (seed + index) % 2**63
+
+
 class Attempt(Record):
     """One lane entry of the episodes log: written whole or not at all."""
 

@@ -55,6 +55,7 @@ class TrainStep:
         for part in in_order(lambda m: self._compute(m, len(m.token_ids) / all_tokens, step), microbatches):
             self.optimizer.add(part.gradients)
             tally.add(part)
+            del part  # or its gradients would be held while the next ones are made
         computed = time.perf_counter()
         applied = self.optimizer.step(step) if microbatches else None
         return tally.report(

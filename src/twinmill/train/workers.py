@@ -6,25 +6,23 @@ the bits are those of one thread as long as an operator's bits do not depend on 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import torch
 
-T = TypeVar("T")
-R = TypeVar("R")
+from twinmill.publish import threads
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def in_order(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """work(item) of each, as many at once as torch has threads. Grad mode in `work` is torch's default, whatever it is
-    here: it belongs to a thread."""
-    threads = torch.get_num_threads()
-    count = min(threads, len(items))
-    if count <= 1:
-        yield from map(work, items)
-        return
+def in_order(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """work(item) of each, as many at once as torch has threads. Where that is several, grad mode in `work` is torch's
+    default, whatever it is here: it belongs to a thread."""
+    have = torch.get_num_threads()
+    count = max(1, min(have, len(items)))
     try:
-        with ThreadPoolExecutor(count, "microbatch", torch.set_num_threads, (threads // count,)) as room:
-            yield from room.map(work, items)
+        yield from threads.in_order(work, items, count, partial(torch.set_num_threads, have // count))
     finally:
-        torch.set_num_threads(threads)  # MKL keeps one number for all threads, the one set last
+        torch.set_num_threads(have)  # MKL keeps one number for all threads, the one set last

@@ -15,7 +15,7 @@ from twinmill.data.tasks.base import IMPOSSIBLE, open_taskset
 from twinmill.engine.client import EngineClient
 from twinmill.env.audit import AuditConfig, Auditor, PlantedSet
 from twinmill.env.harness.loop import HarnessConfig
-from twinmill.env.machine.pool.local import Pool
+from twinmill.env.machine.pool.local import Pool, elsewhere, memory
 from twinmill.env.machine.pool.scheduler import PoolConfig
 from twinmill.rollout.mill import Mill, RolloutConfig, no_audit
 from twinmill.rollout.play import Player
@@ -47,7 +47,8 @@ async def rollout(role: Role, make_player: Callable[..., Player] = Player) -> No
     config = blocks.get("rollout", RolloutConfig)
     blobs = role.blobs()
     tally = Tally(role)
-    pool = Pool(role.make_machine(), role.run.path / "machines", PoolConfig(machines=config.machines))
+    where = elsewhere if blocks.get("machine", str) == "remote" else memory
+    pool = Pool(role.make_machine(), role.run.path / "machines", PoolConfig(machines=config.machines), where)
     async with EngineClient(role.run.socket(f"engine-{role.part}")) as engine:
         player = make_player(
             engine=engine,

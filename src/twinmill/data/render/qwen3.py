@@ -171,7 +171,7 @@ def _problem(call: Any, specs: dict[str, ToolSpec]) -> str | None:
         return None
     if set(call["arguments"]) != set(spec.parameters):
         return f"{spec.name} takes {', '.join(spec.parameters) or 'no arguments'}"
-    kinds: dict[str, type] = {"integer": int, "string": str, "json": object}
+    kinds: dict[str, type] = {"integer": int, "string": str}
     for name, kind in spec.parameters.items():
         value = call["arguments"][name]
         if not isinstance(value, kinds[kind]) or isinstance(value, bool):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from twinmill.model.config import ModelConfig
 from twinmill.model.core.weights import Bits
 from twinmill.records.engines import Sampling
-from twinmill.records.episodes import Episode, Segment, Turn, VersionRun
+from twinmill.records.episodes import Episode, Segment, Turn, VersionRun, segment_seed
 
 from .compute import Chunk, Draw, Work, open_compute
 from .config import EngineConfig
@@ -98,7 +98,8 @@ class Replayer:
                 ids += [*turn.input_ids, *turn.sampled_ids]
                 _check(episode.id, segment, turn, len(ids), self._room)
                 known = None if recorded is None else recorded[first : len(ids) - 1]
-                seeded = Sampling(temperature=sampling.temperature, top_p=sampling.top_p, seed=episode.seed)
+                seed = segment_seed(episode.seed, segment.index)
+                seeded = Sampling(temperature=sampling.temperature, top_p=sampling.top_p, seed=seed)
                 yield self._turn(segment.index, turn, ids, seeded, known, first)
 
     def _turn(

@@ -102,8 +102,8 @@ async def run_attempt(
     error: Failure | None = None
     untouched: Times = {}
     try:
+        await machine.start()  # has deadlines of its own: what it waits for is not the agent's time
         async with asyncio.timeout((task.budget.wall_s or None) if config.deadlines else None):
-            await machine.start()
             untouched = await times(task, machine)
             stop = await _turns(task, who, state, tools, engine, renderer, scene, config)
     except TimeoutError:
@@ -124,7 +124,10 @@ async def run_attempt(
             stop, after = StopReason.MACHINE, {}
         except InfrastructureError as lost:
             stop, error = StopReason.ERROR, _failure(Boundary.MACHINE, lost)
-    return _episode(task, who, state, stop, error, (after, traces), keep)
+    try:
+        return _episode(task, who, state, stop, error, (after, traces), keep)
+    except EngineError as lost:  # it recorded experts of too few positions, or none that are
+        return _episode(task, who, state, StopReason.ERROR, _failure(Boundary.ENGINE, lost), (None, None), keep)
 
 
 async def _turns(

@@ -28,6 +28,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import structs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -91,7 +92,7 @@ class Gateway:
         self.app = Starlette(
             routes=self._routes(),
             exception_handlers={
-                Refused: _refusal, HTTPException: _http_refusal, EngineError: _engine_refusal, StoreError: _store_refusal,
+                Refused: _refusal, HTTPException: _http_refusal, EngineError: _no_answer, StoreError: _no_answer,
                 ClientDisconnect: _gone, Exception: _bug,
             },
             lifespan=self._lifespan,
@@ -235,7 +236,8 @@ class Gateway:
             at_work.callback(self._begin())
             started = [start(prompt, i * n + k) for i, prompt in enumerate(prompts) for k in range(n)]
             if asked.stream:
-                first = await anext(started[0])  # what is refused before the first token has a status of its own
+                # what is refused before the first token has a status of its own
+                first = await _unless_gone(request, _first(started[0]))
                 usage = asked.stream_options is not None and asked.stream_options.include_usage
                 return _Stream(_events(shape, first, started[0], usage), started[0], at_work.pop_all().close)
             answers = await _unless_gone(request, _together(started))
@@ -327,13 +329,18 @@ class Gateway:
         return JSONResponse(await _unbroken(self._end(self._session(request), RewardRequest(reward=None))))
 
     async def _end(self, session: Session, asked: RewardRequest, error: Failure | None = None) -> dict[str, Any]:
-        """Log the session's episode. A call that is at work is waited for, unless the server itself ends."""
+        """Log the session's episode. A call that is at work is waited for."""
         slots, blobs = self._slots, self._blobs
         assert slots is not None and blobs is not None
         async with session.lock:
             if session.id in self._ended:
                 return self._ended[session.id].body
-            episode = await asyncio.to_thread(session.episode, asked.stop, blobs, error)
+            try:
+                episode = await asyncio.to_thread(session.episode, asked.stop, blobs, error)
+            except EngineError as lost:
+                error = Failure(boundary=Boundary.ENGINE, type=type(lost).__name__, message=str(lost))
+                asked = structs.replace(asked, reward=None, scores={}, stop=StopReason.ERROR)
+                episode = await asyncio.to_thread(session.episode, asked.stop, blobs, error)
             scores = {name: Score(value=value, grader="posted") for name, value in asked.scores.items()}
             missing = Failure(boundary=Boundary.GRADER, type="NoReward", message="the session ended without a reward")
             verdict = Verdict(
@@ -518,6 +525,10 @@ async def _together(streams: Sequence[Answers]) -> list[Answer]:
     return [task.result() for task in tasks]
 
 
+async def _first(answers: Answers) -> Answer:
+    return await anext(answers)
+
+
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled when the client leaves: nobody would hear it."""
     task = asyncio.create_task(work)
@@ -560,11 +571,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
     return _say(error)
 
 
-async def _engine_refusal(request: Request, error: Exception) -> Response:
-    return _say(_unavailable(error))
-
-
-async def _store_refusal(request: Request, error: Exception) -> Response:
+async def _no_answer(request: Request, error: Exception) -> Response:
     return _say(_unavailable(error))
 
 

@@ -43,7 +43,7 @@ class Shape:
         self._created = int(time.time())
 
     def whole(self, answers: Sequence[Answer], prompts: int) -> dict[str, Any]:
-        body = self._frame(answers[-1], "chat.completion" if self._chat else "text_completion")
+        body = self._frame(answers[0], "chat.completion" if self._chat else "text_completion")
         body["choices"] = [self._choice(i, answer) for i, answer in enumerate(answers)]
         body["usage"] = _usage(answers, len(answers) // prompts)
         if self._token_ids:

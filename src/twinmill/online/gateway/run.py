@@ -48,7 +48,7 @@ async def serve(
             for number in HANDLED:
                 loop.remove_signal_handler(number)
     if server.lifespan.should_exit:
-        raise OSError("the gateway could not start; see above")
+        raise OSError(f"the gateway {'did not end in order' if server.started else 'could not start'}; see above")
 
 
 class Server(uvicorn.Server):

@@ -22,12 +22,11 @@ from msgspec import structs
 
 from twinmill.data.render import Renderer
 from twinmill.engine.base import Engine, ExpertTrace
-from twinmill.records.episodes import Episode, Failure, OpenedBy, Segment, StopReason, Turn, Usage
+from twinmill.records.episodes import Episode, Failure, OpenedBy, Segment, StopReason, Turn, Usage, segment_seed
 from twinmill.records.tasks import Message
 from twinmill.store.blobs import Blobs
 
 from .prompts import Prompt
-from .refusals import Conflict
 from .slots import Place
 from .speech import Ask, Listener, Said, speak
 
@@ -118,7 +117,7 @@ class Session:
             engine_session=f"{self.id}/{context.index}",
             group=self.place.group,
             temperature=self.temperature,
-            seed=(self.seed + context.index) % 2**63,  # a repeated call is another try, not the same words again
+            seed=segment_seed(self.seed, context.index),
             trace=context.trace if self._experts else None,
             oldest=self.newest,
             **settings,
@@ -146,8 +145,6 @@ class Session:
 
     def _record(self, opened: Opened, ask: Ask, prompt: Prompt, said: Said, listener: Listener, started: float) -> None:
         assert said.finish is not None
-        if self.ended:
-            raise Conflict(f"session {self.id} was ended while it spoke; the call is not part of its episode")
         context = opened.context
         context.trace.cut(len(ask.context) + len(said.ids) - 1)  # raises where routes are missing; so it comes first
         if context.turns:  # what this call's client added is what the turn before it led to
@@ -166,13 +163,14 @@ class Session:
             self._contexts.append(context)
 
     def episode(self, stop: StopReason, blobs: Blobs, error: Failure | None = None) -> Episode:
-        """The session as an ordinary episode; its experts go to the store first."""
+        """The session as an ordinary episode; its experts go to the store first, unless an error ended it. EngineError where
+        they are no choices of experts."""
         turns = [turn for context in self._contexts for turn in context.turns]
         versions = [run.version for turn in turns for run in turn.version_runs]
-        place = self.place
+        place, kept = self.place, None if error else blobs
         return Episode(
             id=f"{place.slot}-{place.attempt}-{place.tries}", task_id=self.task_id, group_id=str(place.slot),
-            attempt=place.attempt, segments=tuple(_segment(context, blobs) for context in self._contexts), stop=stop,
+            attempt=place.attempt, segments=tuple(_segment(context, kept) for context in self._contexts), stop=stop,
             versions=(versions[0], versions[-1]) if versions else (-1, -1),
             usage=Usage(
                 turns=len(turns), prompt_tokens=sum(len(turn.input_ids) for turn in turns),
@@ -182,6 +180,6 @@ class Session:
         )  # fmt: skip
 
 
-def _segment(context: Context, blobs: Blobs) -> Segment:
-    turns, experts = tuple(context.turns), context.trace.keep(blobs)
+def _segment(context: Context, blobs: Blobs | None) -> Segment:
+    turns, experts = tuple(context.turns), None if blobs is None else context.trace.keep(blobs)
     return Segment(index=context.index, opened_by=context.opened_by, turns=turns, experts=experts)

@@ -1,12 +1,13 @@
 """What a pool has made and not ended, on disk: written before a create, so that no kill leaves a machine that nobody knows.
 
 One file for each life of a pool, named by its process: PID-STARTED.jsonl. A line is what a machine's create or end is, with
-its number; the last line of a life that ended in order is `done`. At start-up the pool goes over the files of the dead:
+its number; a life that ended everything removes its file. At start-up the pool goes over the files of the dead:
 whatever carries their label (processes, control groups) is ended, which the number of a process that has been given to
 another since then never is: the time at which it started is in the name.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -56,7 +57,8 @@ class Journal:
     def _write(self, what: dict[str, int]) -> None:
         line = json.dumps(what).encode() + b"\n"
         if os.write(self._file, line) != len(line):
-            raise OSError(28, os.strerror(28), str(self.path))
+            os.write(self._file, b"\n")  # or the next line would be lost with this one
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
 
 def open_in(path: Path) -> set[int]:

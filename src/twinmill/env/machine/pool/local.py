@@ -32,6 +32,7 @@ from .scheduler import Ask, PoolConfig, Scheduler, Start
 HERE = "here"
 SENSE_S = 0.5
 """between two looks at the host's memory, while somebody waits"""
+ENOUGH = 1 << 60
 SHARE = 4
 """a machine is promised this part of what it may use: few use all of it, and the free memory is looked at besides"""
 
@@ -42,13 +43,25 @@ def memory() -> tuple[int, int]:
         rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         return int(rows["MemTotal"].split()[0]) << 10, int(rows["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError):
-        return 1 << 60, 1 << 60
+        return ENOUGH, ENOUGH
+
+
+def elsewhere() -> tuple[int, int]:
+    """Where machines use another host's memory: more than enough. That host admits by its own."""
+    return ENOUGH, ENOUGH
 
 
 class Pool:
-    def __init__(self, make: Callable[[MachineSpec], Machine], folder: Path, config: PoolConfig) -> None:
-        """`folder` holds the journal. Raises MachineStartError where what a dead pool left does not end."""
-        self.make, self.config = make, config
+    def __init__(
+        self,
+        make: Callable[[MachineSpec], Machine],
+        folder: Path,
+        config: PoolConfig,
+        memory: Callable[[], tuple[int, int]] = memory,
+    ) -> None:
+        """`folder` holds the journal; `memory` = (all, available) bytes where the machines are. Raises MachineStartError where
+        what a dead pool left does not end."""
+        self.make, self.config, self._memory = make, config, memory
         self.journal = Journal(folder)
         self.scheduler = Scheduler({HERE: memory()[0]}, config)
         self.most_alive = 0
@@ -98,15 +111,17 @@ class Pool:
                 raise
             finally:
                 del self._turns[id]
-            machine = self.make(spec)
+            machine: Machine | None = None
             try:
+                machine = self.make(spec)
                 self._write_down(id)
                 await machine.start()
                 if self._closed:
                     raise MachineLostError("the pool was closed")
             except BaseException as error:
                 with contextlib.suppress(InfrastructureError):
-                    await machine.close()
+                    if machine is not None:
+                        await machine.close()
                     self._write_off(id)
                 if self._closed or isinstance(error, MachineRefused) or not isinstance(error, InfrastructureError):
                     self.scheduler.started(start, clock())  # no sign of congestion, and no use in another try
@@ -154,7 +169,7 @@ class Pool:
             return
         loop = asyncio.get_running_loop()
         if self._turns:
-            total, free = memory()
+            total, free = self._memory()
             self.scheduler.sense(HERE, free / total)
         while starts := list(self.scheduler.next(loop.time())):
             self._grant(starts, loop.time())

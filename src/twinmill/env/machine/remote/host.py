@@ -210,10 +210,11 @@ class Host:
 
     async def create(self, account: Account, key: str, spec: MachineSpec, lease_s: float) -> MachineMade:
         """The machine of this key, made if there is none. Raises what machines raise at their start."""
-        lease = self._leases.get((account.tenant.name, key))
-        if lease is not None and lease.ending is not None:
+        where = account.tenant.name, key
+        lease = self._leases.get(where)
+        while lease is not None and lease.ending is not None:
             await asyncio.shield(lease.ending)
-            lease = None
+            lease = self._leases.get(where)  # another request for this key may have been faster
         if lease is None:
             lease = self._admit(account, key, spec, lease_s)
             lease.making = asyncio.create_task(self._start(lease))
@@ -340,6 +341,7 @@ class Host:
             raise MachineStartError(f"the server cannot write its journal, and so makes no machine: {error}") from error
         self._leases[tenant.name, key] = lease
         account.alive, account.created = account.alive + 1, account.created + 1
+        account.last_minute()  # forgets older ones
         account.recent.append(now)
         return lease
 

@@ -246,7 +246,7 @@ async def serve(
 ) -> None:
     """Until SIGTERM or SIGINT, which drains. `ready`: called with the URL, the host, and what else ends it."""
     sock = _listening(host, port)
-    url = f"http://{host}:{sock.getsockname()[1]}"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{sock.getsockname()[1]}"
     try:
         with Journal(folder) as journal:
             machines = Host(make or partial(make_machine, config.backend), tenants, journal, config)

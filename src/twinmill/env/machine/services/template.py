@@ -16,15 +16,15 @@ from weakref import WeakKeyDictionary
 
 import zstandard
 
-from twinmill.env.machine.base import Snapshotable
+from twinmill.env.machine.base import MachineStartError, Snapshotable
 from twinmill.env.machine.cells import Cell, serves
 from twinmill.records.tasks import MachineSpec
 
 from .base import Image, Serving
 
 SPEC = MachineSpec(memory_bytes=512 << 20, disk_bytes=256 << 20)
-folder = Path.home() / ".cache" / "twinmill" / "services"
-"""where images are kept; one is some 4 MB"""
+folder: Path | None = None
+"""where images are kept; one is some 4 MB. None = in the user's cache"""
 _templates: dict[str, Cell] = {}
 _making: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
@@ -41,13 +41,14 @@ async def template(image: Image, new: Callable[[MachineSpec], Mould]) -> Cell:
     async with _making.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         cell = _templates.get(name)
         if cell is None or not serves(cell):
-            cell = _templates[name] = await _made(image, folder / f"{name}.tar.zst", new)
+            cell = _templates[name] = await _made(image, name, new)
         return cell
 
 
-async def _made(image: Image, path: Path, new: Callable[[MachineSpec], Mould]) -> Cell:
+async def _made(image: Image, name: str, new: Callable[[MachineSpec], Mould]) -> Cell:
     machine = new(SPEC)
     try:
+        path = (folder or Path("~/.cache/twinmill/services").expanduser()) / f"{name}.tar.zst"
         await machine.start()
         kept = await asyncio.to_thread(_read, path)
         if kept is not None:
@@ -56,8 +57,10 @@ async def _made(image: Image, path: Path, new: Callable[[MachineSpec], Mould]) -
             await image.make(machine)
             await asyncio.to_thread(_write, path, await machine.snapshot())
         return await machine.as_template()
-    except BaseException:
+    except BaseException as error:
         await machine.close()
+        if isinstance(error, OSError | RuntimeError):  # RuntimeError: whose home is it?
+            raise MachineStartError(f"the image of {image.name} cannot be kept: {error}") from error
         raise
 
 
