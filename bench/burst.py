@@ -73,8 +73,12 @@ def family() -> set[int]:
 
 
 def held(pid: int) -> Iterator[str]:
-    """Namespaces that a process lives in or holds open."""
-    for path in (*(f"ns/{kind}" for kind in KINDS), *(f"fd/{name}" for name in os.listdir(f"/proc/{pid}/fd"))):
+    """Namespaces that a process lives in or holds open; of one that has just ended, none."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for path in (*(f"ns/{kind}" for kind in KINDS), *(f"fd/{name}" for name in descriptors)):
         try:
             target = os.readlink(f"/proc/{pid}/{path}")
         except OSError:

@@ -6,8 +6,10 @@ Both are ordinary runs of recipes/overlap.py; only `rl.window.window` and, for w
 training may use every core for either mill in turn, so window 0 gets the best of all splits of threads between trainer
 and engines, found by short runs; window 2 keeps the recipe's.
 
-    compute    tinyrepo:1 with a model that knows nothing and takes four times as long a token as models/nano, so that turns are
-               long and machines idle: all that counts is model work
+    compute    tinyrepo:1 with a model that knows nothing and takes eight times as long a token as models/nano, one turn an
+               attempt: machines are idle and all that counts is model work. Turns end by chance, and the chance depends on
+               the context, so lengths spread as they do in reality: a tenth below 40 tokens, half below 270, a third at
+               the limit of 512
     waits      task set waiting:tinyrepo:0 at temperature 1: every call of a tool takes a declared lognormal time, p99/p50 =
                20. The trainer is the slower mill here (unshared prompts, a reference in the reward): whether it ever waits
                says something about the window only where it is not starved for lack of engines.
@@ -20,6 +22,7 @@ Everything is measured on one machine, one run each, in turn.
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -45,10 +48,20 @@ START_S = 60.0
 """what a run may take beside its RL: start, report, end"""
 HEAVY = {
     "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 4,
-    "num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 1792,
+    "num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 3584,
 }  # fmt: skip
 """what the compute case's model changes in models/nano. Every expert is always chosen: much work for few weights"""
-COMPUTE = ("model={model}", "rl.window.groups_per_step=3", "rollout.groups_in_flight=4")
+ENDS_AFTER = 120.0
+"""tokens after which a turn ends, on average, in contexts like those that the model is made for"""
+TASKS = "tinyrepo:1"
+COMPUTE = (
+    "taskset=" + TASKS,
+    "model={model}",
+    "harness.turns=1",
+    "harness.temperature=1.0",
+    "rl.compute.temperature=1.0",
+    "rl.optimizer.lr=1e-6",  # lengths are to be the same in the last step as in the first
+)
 WAITS = (
     "taskset=waiting:{median_s}:tinyrepo:0",
     "trainer_threads=1",
@@ -85,14 +98,31 @@ def splits(cores: int) -> list[Split]:
 
 
 def random_model(folder: Path) -> Path:
-    """A model folder like models/nano, but for HEAVY, with random weights."""
+    """A model folder like models/nano, but for HEAVY, with random weights that end a turn by chance: the row of END in the
+    output is the mean hidden state of random text behind a task's prompt, so that it fits any context, some more than others."""
+    import torch
+
+    from twinmill.data.render import open_renderer
+    from twinmill.data.render.nano import END
+    from twinmill.data.tasks.base import open_taskset
+    from twinmill.env.harness.tools import SPECS
     from twinmill.model import hf
     from twinmill.model.config import from_hf
 
     nano = ROOT / "models" / "nano"
     config = json.loads((nano / "config.json").read_bytes()) | HEAVY
+    decoder = hf.init_decoder(from_hf(config), 0)
+    tasks = open_taskset(TASKS)
+    prompt = open_renderer(nano).open(tasks.load(tasks.ids("train")[0]).messages, tuple(SPECS.values()))
+    said = torch.randint(END + 1, config["vocab_size"], (400,), generator=torch.Generator().manual_seed(0))
+    ids = torch.cat([torch.tensor(prompt), said])
+    with torch.no_grad():
+        hidden = decoder(ids, torch.arange(len(ids)), [len(ids)]).hidden[len(prompt) :]
+        mean = hidden.mean(0)
+        logit = (hidden @ decoder.embed.T).logsumexp(-1).mean() - math.log(ENDS_AFTER)
+        decoder.embed[END] = logit * mean / (mean @ mean)  # tied: the output's row, too
     folder.mkdir(parents=True)
-    hf.save_folder(hf.init_decoder(from_hf(config), 0), folder)
+    hf.save_folder(decoder, folder)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     shutil.copy(nano / "tokenizer.json", folder)
     return folder
@@ -168,7 +198,7 @@ def measured(compute: tuple[Trace, Trace, Split], waits: tuple[Trace, Trace, Spl
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--steps", type=int, default=8, help="optimizer steps of each measured run")
+    parser.add_argument("--steps", type=int, default=10, help="optimizer steps of each measured run")
     parser.add_argument("--probe-steps", type=int, default=2, help="steps of the runs that look for the best split")
     parser.add_argument("--wait-s", type=float, default=0.15, help="median wait of a tool's call, seconds")
     parser.add_argument("--set", action="append", default=[], help="override of every run, as in twinmill run")

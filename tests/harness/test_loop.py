@@ -121,6 +121,9 @@ def test_budgets_end_an_attempt_as_a_valid_one():
 
     loop = say("list")
     assert play([loop] * 9, bounded(turns=3)).stop is StopReason.TURNS
+    for harness, task in ((2, 3), (3, 2)):  # whichever is less
+        few = play([loop] * 9, bounded(turns=task), config=msgspec.structs.replace(PATIENT, turns=harness))
+        assert few.stop is StopReason.TURNS and few.usage.turns == 2
     assert play([loop] * 9, bounded(sampled_tokens=len(loop) * 2)).stop is StopReason.TOKENS
     prompt = len(RENDER.open(TASK.messages, TOOLS))
     assert play([loop] * 9, bounded(context_tokens=prompt + len(loop) + 2)).stop is StopReason.CONTEXT

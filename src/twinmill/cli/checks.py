@@ -41,6 +41,7 @@ AT_LEAST = {
     "rollout.machines": 1,
     "rollout.losses": 1,
     "harness.turn_tokens": 1,
+    "harness.turns": 1,
     "harness.engine_tries": 1,
     "evaluation.tasks": 1,
     "evaluation.between_tasks": 1,

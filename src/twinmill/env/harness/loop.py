@@ -41,6 +41,8 @@ class HarnessConfig(Record):
     """of sampling; 0 = greedy"""
     turn_tokens: int = 96
     """most tokens sampled in one turn"""
+    turns: int | None = None
+    """most turns of an attempt, where its task's budget allows more; None = as the task says"""
     experts: bool = True
     """record the expert choice of every position, for router replay"""
     engine_tries: int = 5
@@ -141,8 +143,9 @@ async def _turns(
     config: HarnessConfig,
 ) -> StopReason:
     budget = task.budget
+    turns = budget.turns if config.turns is None else min(config.turns, budget.turns)
     while True:
-        if len(state.turns) == budget.turns:
+        if len(state.turns) == turns:
             return StopReason.TURNS
         if state.sampled >= budget.sampled_tokens:
             return StopReason.TOKENS
