@@ -12,8 +12,8 @@ is all that the publisher does (compare, tables, payloads, digests, BLAKE3); `de
 that are there: BLAKE3, decode, digests, up to patches. Layouts of others do no verification.
 
 Keys: the h1 of the set S 1e-6 is held against the 183 that was measured on other rollouts of this model (h1_1p3_off).
-scrub_versions: versions within which the scrub finds a flipped bit anywhere, at one look per version, the least that an
-engine takes; with scrub_over_memcpy, its speed.
+scrub_versions: versions within which the scrub, at an engine's default share per version, found a bit that flipped in the
+tile that has its turn last; with scrub_over_memcpy, its speed.
 
 moe_ratio_p50: a mixture over 100 steps (bench/_mixture.py), beside its own h1.
 
@@ -43,7 +43,7 @@ from _mixture import MODEL as MIXTURE
 from _mixture import updates
 from _result import finish
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
-from twinmill.engine.sync import SyncConfig
+from twinmill.engine.sync import SyncConfig, scrub_share
 from twinmill.model.config import ModelConfig
 from twinmill.model.hf import WEIGHTS, pack_bits, read_bits
 from twinmill.publish import PublishConfig
@@ -292,7 +292,7 @@ def scrub(pair: Set, config: PublishConfig, memcpy: Memcpy) -> dict[str, float]:
     bits = held.tensors[name].reshape(-1)
     untouched = int(np.flatnonzero(pair.before[name].reshape(-1) == pair.after[name].reshape(-1))[-1])
     bits[untouched] ^= 1
-    each, looks = SyncConfig().scrub_tiles, 1
+    each, looks = scrub_share(tiles, SyncConfig().scrub_versions), 1
     while not subscriber.scrub(each):
         looks += 1
     if (subscriber.held.tensors[name] != pair.after[name]).any():

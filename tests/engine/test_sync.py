@@ -8,7 +8,7 @@ import torch
 
 from twinmill.engine.base import EngineError
 from twinmill.engine.embedded import EmbeddedEngine, EngineConfig
-from twinmill.engine.sync import SyncConfig, follow, install
+from twinmill.engine.sync import SyncConfig, follow, install, scrub_share
 from twinmill.model.hf import dtypes, state_bits
 from twinmill.publish.publisher import Publisher
 from twinmill.publish.subscriber import Subscriber
@@ -127,6 +127,27 @@ def test_memory_that_always_differs_is_never_served(rig, monkeypatch):
     assert (state.serving, state.target, state.repairs) == (0, 1, 3)
     assert out.version_runs[0].version == 0
     assert rig.subscriber.number == 0
+
+
+def test_every_tile_has_been_checked_within_so_many_versions(rig, monkeypatch):
+    """Whether there is time between two versions or not."""
+    checked = []
+    monkeypatch.setattr(rig.subscriber, "scrub", lambda count: checked.append(count) or 0)
+
+    async def main():
+        task = asyncio.create_task(follow(rig.engine, rig.subscriber, SyncConfig(poll_s=0.01, scrub_versions=2)))
+        for version in range(4):
+            rig.publish(version)
+            await rig.serves(version)
+        while sum(checked) < 2 * rig.subscriber.tiles:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        task.cancel()
+
+    run(asyncio.wait_for(main(), 60))
+    tiles = rig.subscriber.tiles
+    assert scrub_share(tiles, 2) == -(-tiles // 2) and scrub_share(tiles, 0) == 0
+    assert sum(checked) == 4 * scrub_share(tiles, 2), "and nothing is checked without end"
 
 
 def test_a_store_that_is_away_is_waited_for_and_then_named(rig, monkeypatch):

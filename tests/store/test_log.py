@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twinmill.records.episodes import LogPos
 from twinmill.store import blobs as blobs_module
 from twinmill.store.blobs import Blobs, open_blobs
-from twinmill.store.errors import Corrupt, LaneTaken, NotFound
+from twinmill.store.errors import Corrupt, LaneTaken, NotFound, StoreUnavailable
 from twinmill.store.frame import HEAD_BYTES, seal, unseal
 from twinmill.store.log import Cursor, Log, first_free, index_of, indexed
 
@@ -111,6 +111,32 @@ def test_a_lost_answer_does_not_duplicate_an_entry(local: Blobs, monkeypatch: py
     assert lane.append(b"a").index == 0
     assert lane.append(b"b").index == 1
     assert [data for _, data in Log(local, "log").tail("c0")] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_an_append_that_ended_in_an_error_may_be_repeated_at_once_or_later(
+    local: Blobs, monkeypatch: pytest.MonkeyPatch, written: bool, order: str
+) -> None:
+    """Nobody knows whether "a" was written; meanwhile others append to the lane."""
+    lane = Log(local, "log").lane("c0")
+    assert lane.append(b"0").index == 0
+    put_new = local.put_new
+
+    def fail(key: str, data: bytes) -> bool:
+        if written:
+            put_new(key, data)
+        raise StoreUnavailable(f"{key}: the connection was reset")
+
+    monkeypatch.setattr(local, "put_new", fail)
+    with pytest.raises(StoreUnavailable):
+        lane.append(b"a")
+    monkeypatch.setattr(local, "put_new", put_new)
+    places = {entry: lane.append(entry.encode()).index for entry in order}
+    assert lane.append(b"c").index == 3
+    stored = [data for _, data in Log(local, "log").tail("c0")]
+    assert stored == [b"0", *(sorted if written else list)([b"%c" % ord(entry) for entry in order]), b"c"]
+    assert all(stored[index] == entry.encode() for entry, index in places.items())
 
 
 def test_a_second_writer_of_a_lane_is_found_out(blobs: Blobs) -> None:

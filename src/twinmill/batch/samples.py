@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twinmill.records.base import Ref
-from twinmill.records.episodes import Episode, Finding, FindingAction, Group, Segment, Turn, VersionRun
+from twinmill.records.episodes import Episode, Finding, FindingAction, Group, Segment, Turn, joined_runs
 from twinmill.records.samples import Sample
 
 from .drops import Drop
@@ -143,7 +143,7 @@ def _sample(
     logprobs = np.zeros(len(token_ids), dtype=np.float32)
     logprobs[mask] = [x for turn in turns for x in turn.logprobs]
     versions = np.full(len(token_ids), -1, dtype=np.int64)
-    runs = _joined([run for turn in turns for run in turn.version_runs])
+    runs = joined_runs(run for turn in turns for run in turn.version_runs)
     versions[mask] = [run.version for run in runs for _ in range(run.count)]
     if not np.isfinite(logprobs).all():
         raise SampleError(f"episode {episode_id}, segment {segment.index}: a log-probability is not finite")
@@ -210,13 +210,3 @@ def _check_versions(episode: Episode) -> None:
                     f"{run.version} after version {last}; versions never decrease within an episode"
                 )
             last = run.version
-
-
-def _joined(runs: list[VersionRun]) -> tuple[VersionRun, ...]:
-    """Neighbouring runs of one version as one run."""
-    joined: list[VersionRun] = []
-    for run in runs:
-        if joined and joined[-1].version == run.version:
-            run = VersionRun(version=run.version, count=joined.pop().count + run.count)
-        joined.append(run)
-    return tuple(joined)

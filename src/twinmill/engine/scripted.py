@@ -23,7 +23,7 @@ from twinmill.records.engines import (
     ScoreRequest,
     Scores,
 )
-from twinmill.records.episodes import Finish, VersionRun
+from twinmill.records.episodes import Finish, runs_of
 
 from .base import EngineError, Flip
 
@@ -166,7 +166,7 @@ class ScriptedEngine:
         return Generation(
             sampled_ids=ids,
             logprobs=[LOGPROB] * len(ids) if said.logprobs is None else list(said.logprobs)[: len(ids)],
-            version_runs=version_runs(versions),
+            version_runs=runs_of(versions),
             finish=finish,
             sampling=request.sampling,
             experts=experts,
@@ -190,12 +190,3 @@ def _cut(ids: Sequence[int], request: GenerateRequest) -> tuple[list[int], Finis
         if token in sampling.stop_ids:
             return list(ids[: i + 1]), Finish.STOP
     return list(ids[: sampling.max_tokens]), Finish.LENGTH
-
-
-def version_runs(versions: Sequence[int]) -> tuple[VersionRun, ...]:
-    """The version of each token, run-length encoded."""
-    runs: list[VersionRun] = []
-    for version in versions:
-        count = runs.pop().count if runs and runs[-1].version == version else 0
-        runs.append(VersionRun(version=version, count=count + 1))
-    return tuple(runs)

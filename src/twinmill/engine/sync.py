@@ -5,7 +5,8 @@
             unblocked by    the trainer's publisher; cancellation
     each    prepare -> stage, while the engine serves -> digests of what was staged, read back from the engine's own
             memory, against the log's -> flip -> commit
-    idle    a few tiles of what is held are checked, so that a bit that flips in this host's memory is found and repaired
+    idle    some tiles of what is held are checked, so that a bit that flips in this host's memory is found and repaired:
+            a share of them with each version, a few at each look, and what is left over before the version after next
 
 Invariant 3 lives here: what does not match is rebuilt from nothing and staged anew; what still does not match is never
 served.
@@ -14,6 +15,7 @@ served.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from math import ceil
 from typing import Protocol
 
 from twinmill.publish.apply import Prepared
@@ -37,8 +39,17 @@ class SyncConfig(Record):
     """seconds without an answer from the store before the engine process gives up; it serves what it has until then"""
     tries: int = 3
     """times a version is staged before memory that does not match is taken for broken"""
-    scrub_tiles: int = 4
-    """tiles (2 MB or less each) of this host's copy that are checked at each look at the log without a new version; 0 = none"""
+    scrub_versions: int = 16
+    """versions within which every tile of this host's copy has been checked; 0 = tiles are not checked"""
+
+
+LOOK_TILES = 4
+"""checked at one look at the log, at most: a tile is 2 MB or less"""
+
+
+def scrub_share(tiles: int, versions: int) -> int:
+    """How many tiles to check with each version, so that all have been after so many."""
+    return ceil(tiles / versions) if versions else 0
 
 
 class Checkable(Engine, Protocol):
@@ -79,7 +90,7 @@ async def follow(
     on_outage: Callable[[StoreUnavailable], None] = lambda _: None,
 ) -> None:
     """Runs until it is cancelled, the store is away for too long, or the engine's memory cannot be trusted."""
-    answered = time.monotonic()
+    answered, due = time.monotonic(), 0
     while True:
         try:
             prepared = await asyncio.to_thread(subscriber.prepare)
@@ -90,11 +101,16 @@ async def follow(
                 raise
             prepared = None
         if prepared is None:
-            if config.scrub_tiles:
-                await asyncio.to_thread(subscriber.scrub, config.scrub_tiles)
-            await asyncio.sleep(config.poll_s)
+            now = min(due, LOOK_TILES)
         else:
             on_installed(await install(engine, subscriber, prepared, config))
+            now = due
+            due += scrub_share(subscriber.tiles, config.scrub_versions)
+        if now:
+            await asyncio.to_thread(subscriber.scrub, now)
+            due -= now
+        if prepared is None:
+            await asyncio.sleep(config.poll_s)
 
 
 async def install(engine: Checkable, subscriber: Subscriber, prepared: Prepared, config: SyncConfig) -> Installed:

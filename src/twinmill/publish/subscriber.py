@@ -11,7 +11,7 @@ the publisher is asked for a full one and the newest version before the damage i
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
@@ -94,6 +94,11 @@ class Subscriber:
         self._newest = -1
 
     @property
+    def tiles(self) -> int:
+        """How many are held."""
+        return len(self._mine())
+
+    @property
     def number(self) -> int:
         """The version held; -1 = none yet."""
         return -1 if self.held is None else self.held.version.number
@@ -161,7 +166,7 @@ class Subscriber:
         """
         if self.held is None:
             return 0
-        mine = sorted(range(len(self.held.grid.tiles)) if self._tiles is None else self._tiles)
+        mine = self._mine()
         room = np.empty(TILE_MAX, np.uint32)
         bad = []
         for _ in range(min(count, len(mine))):
@@ -173,6 +178,11 @@ class Subscriber:
         if bad:
             self._rebuild_tiles(bad)
         return len(bad)
+
+    def _mine(self) -> Sequence[int]:
+        if self.held is None:
+            return ()
+        return range(len(self.held.grid.tiles)) if self._tiles is None else sorted(self._tiles)
 
     def _rebuild_tiles(self, tiles: list[int]) -> None:
         assert self.held is not None

@@ -1,5 +1,6 @@
 """Episode and what surrounds it: the content of the episodes log. Made by env and rollout, used by batch."""
 
+from collections.abc import Iterable
 from enum import Enum
 
 from .base import Record, Ref
@@ -52,6 +53,25 @@ class VersionRun(Record):
 
     version: int
     count: int
+
+
+def joined_runs(runs: Iterable[VersionRun]) -> tuple[VersionRun, ...]:
+    """Neighbouring runs of one version as one run."""
+    joined: list[VersionRun] = []
+    for run in runs:
+        before = joined.pop().count if joined and joined[-1].version == run.version else 0
+        joined.append(VersionRun(version=run.version, count=before + run.count))
+    return tuple(joined)
+
+
+def runs_of(versions: Iterable[int]) -> tuple[VersionRun, ...]:
+    """The version of each token, run-length encoded. Example: [0, 0, 3] -> 2 of version 0, 1 of version 3."""
+    return joined_runs(VersionRun(version=version, count=1) for version in versions)
+
+
+def versions_of(runs: Iterable[VersionRun]) -> list[int]:
+    """The version of each token: the inverse of `runs_of`."""
+    return [run.version for run in runs for _ in range(run.count)]
 
 
 class Turn(Record):

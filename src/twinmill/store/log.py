@@ -62,20 +62,42 @@ class Lane:
         self.name = name
         self.next = first_free(lambda index: blobs.exists(indexed(self._prefix, index)))
         """index of the next entry"""
+        self._unsure: bytes | None = None
+        """what was being appended when the store failed"""
+        self._found: dict[bytes, LogPos] = {}
+        """what was appended although the store said otherwise, until its caller asks again"""
 
     def append(self, data: bytes) -> LogPos:
         """Write `data` as the next entry. LaneTaken when another writer has put something else there.
 
-        Equal bytes at that place are this very append, repeated after a lost answer.
+        Equal bytes at that place are this very append, repeated after a lost answer. That may also be repeated after
+        other appends: an entry whose answer was lost is looked for before the next one is written.
         """
+        self._settle(data)
+        if (pos := self._found.pop(data, None)) is not None:
+            return pos
         key = indexed(self._prefix, self.next)
+        self._unsure = data
         with named_write("lane.append"):
             mine = self._blobs.claim(key, seal(key, data))
+        self._unsure = None
         if not mine:
             raise LaneTaken(
                 f"lane {self._prefix!r} has a foreign entry {self.next}: a second process writes this lane; "
                 "stop one of them, then restart the other"
             )
+        return self._advance()
+
+    def _settle(self, data: bytes) -> None:
+        """Where the last append ended in an error, it may have been written all the same. Not asked when it is repeated."""
+        if self._unsure is None or self._unsure == data:
+            return
+        key = indexed(self._prefix, self.next)
+        if self._blobs.exists(key) and self._blobs.get(key) == seal(key, self._unsure):
+            self._found[self._unsure] = self._advance()
+        self._unsure = None
+
+    def _advance(self) -> LogPos:
         self.next += 1
         return LogPos(lane=self.name, index=self.next - 1)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from twinmill.model.config import ModelConfig
 from twinmill.model.core.weights import Bits
 from twinmill.records.engines import Sampling
-from twinmill.records.episodes import Episode, Segment, Turn, VersionRun, segment_seed
+from twinmill.records.episodes import Episode, Segment, Turn, segment_seed, versions_of
 
 from .compute import Chunk, Draw, Work, open_compute
 from .config import EngineConfig
@@ -106,7 +106,7 @@ class Replayer:
         self, segment: int, turn: Turn, ids: Sequence[int], sampling: Sampling, known: Routes | None, first: int
     ) -> TurnReplay:
         begin = len(ids) - len(turn.sampled_ids)
-        tokens, kv = expanded(turn.version_runs), expanded(turn.kv_runs)
+        tokens, kv = versions_of(turn.version_runs), versions_of(turn.kv_runs)
         drawn: dict[int, tuple[int, float]] = {}
         routes: dict[int, Routes] = {}
         for each in _passes(begin, tokens, kv):
@@ -162,11 +162,6 @@ class Replayer:
             if scored != logprob:
                 return Difference("log-probability", i, begin + i, versions[i], f"{logprob!r}", f"{scored!r}")
         return None
-
-
-def expanded(runs: Sequence[VersionRun]) -> list[int]:
-    """The version of each token. Example: 2 of version 0, 1 of version 3 -> [0, 0, 3]."""
-    return [run.version for run in runs for _ in range(run.count)]
 
 
 def _passes(begin: int, tokens: Sequence[int], kv: Sequence[int]) -> Iterator[_Pass]:

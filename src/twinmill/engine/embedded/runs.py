@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from twinmill.engine.base import EngineError, Flip
-from twinmill.engine.scripted import version_runs
 from twinmill.records.engines import GenerateRequest, Generation
-from twinmill.records.episodes import Finish
+from twinmill.records.episodes import Finish, runs_of
 
 from .kv import Ids, KvCache
 
@@ -67,14 +66,14 @@ class Run:
         return Generation(
             sampled_ids=self.ids[len(self.context) :],
             logprobs=self.logprobs,
-            version_runs=version_runs(self.versions),
+            version_runs=runs_of(self.versions),
             finish=finish,
             sampling=self.request.sampling,
             experts=experts.astype("<u2").tobytes() if wanted else None,
             experts_shape=experts.shape if wanted else None,  # type: ignore[arg-type]
             cached_tokens=self.cached,
             stale_kv_tokens=int((cache.versions[self.slot, :end] < self.versions[-1]).sum()),
-            kv_runs=version_runs(cache.versions[self.slot, :end].tolist()),
+            kv_runs=runs_of(cache.versions[self.slot, :end].tolist()),
         )
 
 

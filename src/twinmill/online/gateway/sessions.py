@@ -152,7 +152,7 @@ class Session:
         context.turns.append(
             Turn(
                 index=len(context.turns), input_ids=opened.appended, sampled_ids=said.ids, logprobs=said.logprobs,
-                version_runs=tuple(said.version_runs), finish=said.finish, kv_runs=tuple(said.kv_runs),
+                version_runs=said.version_runs, finish=said.finish, kv_runs=said.kv_runs,
                 tool_calls=listener.calls, started=started, seconds=time.time() - started,
             )
         )  # fmt: skip

@@ -53,6 +53,8 @@ class Slots:
         self._groups: dict[str, _Group] = {}
         self._turn = asyncio.Lock()  # one writer: the lane, and the choice of a slot
         self._hint = 0
+        self._unsure: Admit | None = None
+        """the last Admit, where the store failed in it"""
 
     async def start(self) -> int:
         """Close what an earlier process left open; how many slots that were."""
@@ -107,6 +109,7 @@ class Slots:
     async def drop_idle(self, idle_s: float, reason: DropReason) -> None:
         """Close the slots of groups that nobody plays in and nobody came to for so long."""
         async with self._turn:
+            await self._settle()
             for name, group in list(self._groups.items()):
                 if not group.playing and time.monotonic() - group.touched >= idle_s:
                     await self._close(group.slot, group.task_id, (), reason, sum(group.tries.values()))
@@ -115,14 +118,26 @@ class Slots:
     def closed(self, place: Place) -> bool:
         return place.group not in self._groups
 
+    async def _settle(self) -> None:
+        """An Admit that ended in an error may stand all the same, and a trainer would wait for its slot for ever."""
+        if self._unsure is None:
+            return
+        if await asyncio.to_thread(self._log.admit, self._unsure):
+            await self._close(self._unsure.slot, self._unsure.task_id, (), DropReason.INFRASTRUCTURE, 0)
+        self._unsure = None
+
     async def _admit(self, task_id: str, version: int) -> int:
+        await self._settle()
         while True:
             slot = self._hint = await asyncio.to_thread(self._log.next_free_slot, self._hint)
             admit = Admit(
                 slot=slot, task_id=task_id, seed=attempt_seed(self._seed, slot, 0), cluster=self._cluster,
                 version=version, admitted_at=time.time(),
             )  # fmt: skip
-            if await asyncio.to_thread(self._log.admit, admit):
+            self._unsure = admit
+            mine = await asyncio.to_thread(self._log.admit, admit)
+            self._unsure = None
+            if mine:
                 return slot
 
     async def _close(

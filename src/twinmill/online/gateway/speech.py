@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from twinmill.data.render import Renderer
 from twinmill.engine.base import Engine, EngineError, ExpertTrace
 from twinmill.records.engines import GenerateRequest, Sampling
-from twinmill.records.episodes import Finish, VersionRun
+from twinmill.records.episodes import Finish, VersionRun, joined_runs
 from twinmill.records.tasks import ToolCall, ToolSpec
 
 
@@ -44,9 +44,9 @@ class Said:
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    version_runs: list[VersionRun] = field(default_factory=list)
+    version_runs: tuple[VersionRun, ...] = ()
     """counts add up to T; neighbours differ in version"""
-    kv_runs: list[VersionRun] = field(default_factory=list)
+    kv_runs: tuple[VersionRun, ...] = ()
     """as records.episodes.Turn has them"""
     finish: Finish | None = None
     """None = it goes on"""
@@ -84,8 +84,8 @@ async def speak(engine: Engine, ask: Ask, renderer: Renderer) -> AsyncGenerator[
         said.fresh = len(said.ids)
         said.ids += out.sampled_ids
         said.logprobs += out.logprobs
-        said.version_runs = _joined([*said.version_runs, *out.version_runs])
-        said.kv_runs = list(out.kv_runs)
+        said.version_runs = joined_runs([*said.version_runs, *out.version_runs])
+        said.kv_runs = out.kv_runs
         if out.finish is Finish.STOP or len(said.ids) >= ask.max_tokens:
             said.finish = out.finish
         if ask.stops:
@@ -138,14 +138,6 @@ def _check(runs: tuple[VersionRun, ...], oldest: int) -> None:
         raise EngineError(f"the engine went back from version {oldest} to {runs[0].version}")
 
 
-def _joined(runs: list[VersionRun]) -> list[VersionRun]:
-    joined: list[VersionRun] = []
-    for run in runs:
-        before = joined.pop().count if joined and joined[-1].version == run.version else 0
-        joined.append(VersionRun(version=run.version, count=before + run.count))
-    return joined
-
-
 def _cut_at_stop(said: Said, ask: Ask, renderer: Renderer) -> None:
     """Forget what was sampled after the token that completed a stop string: nothing before it depends on it."""
 
@@ -161,14 +153,14 @@ def _cut_at_stop(said: Said, ask: Ask, renderer: Renderer) -> None:
     said.kv_runs = _first(said.kv_runs, len(ask.context) + end - 1)
 
 
-def _first(runs: Sequence[VersionRun], count: int) -> list[VersionRun]:
+def _first(runs: Sequence[VersionRun], count: int) -> tuple[VersionRun, ...]:
     """The runs of the first `count` positions."""
     found = []
     for run in runs:
         if count > 0:
             found.append(VersionRun(version=run.version, count=min(run.count, count)))
             count -= found[-1].count
-    return found
+    return tuple(found)
 
 
 def _overlap(text: str, stop: str) -> int:
