@@ -6,10 +6,9 @@ Both are ordinary runs of recipes/overlap.py; only `rl.window.window` and, for w
 training may use every core for either mill in turn, so window 0 gets the best of all splits of threads between trainer
 and engines, found by short runs; window 2 keeps the recipe's.
 
-    compute    tinyrepo:1 with a model that knows nothing and takes eight times as long a token as models/nano, one turn an
-               attempt: machines are idle and all that counts is model work. Turns end by chance, and the chance depends on
-               the context, so lengths spread as they do in reality: a tenth below 40 tokens, half below 270, a third at
-               the limit of 512
+    compute    tinyrepo:2 with a model that knows nothing and takes eight times as long a token as models/nano, one turn an
+               attempt: machines have next to nothing to do, all that counts is model work. Turns end by chance, so that
+               lengths spread as they do in reality: a tenth below 20 tokens, half below 150, a tenth above 700
     waits      task set waiting:tinyrepo:0 at temperature 1: every call of a tool takes a declared lognormal time, p99/p50 =
                20. The trainer is the slower mill here (unshared prompts, a reference in the reward): whether it ever waits
                says something about the window only where it is not starved for lack of engines.
@@ -48,16 +47,19 @@ START_S = 60.0
 """what a run may take beside its RL: start, report, end"""
 HEAVY = {
     "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 4,
-    "num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 3584,
+    "num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 3584, "max_position_embeddings": 4096,
 }  # fmt: skip
 """what the compute case's model changes in models/nano. Every expert is always chosen: much work for few weights"""
-ENDS_AFTER = 120.0
+ENDS_AFTER = 150.0
 """tokens after which a turn ends, on average, in contexts like those that the model is made for"""
-TASKS = "tinyrepo:1"
+TASKS = "tinyrepo:2"
 COMPUTE = (
     "taskset=" + TASKS,
     "model={model}",
+    "engine.context_tokens=4096",
+    "rl.preparation.packing.tokens=2048",
     "harness.turns=1",
+    "harness.turn_tokens=1024",
     "harness.temperature=1.0",
     "rl.compute.temperature=1.0",
     "rl.optimizer.lr=1e-6",  # lengths are to be the same in the last step as in the first
@@ -200,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=10, help="optimizer steps of each measured run")
     parser.add_argument("--probe-steps", type=int, default=2, help="steps of the runs that look for the best split")
-    parser.add_argument("--wait-s", type=float, default=0.15, help="median wait of a tool's call, seconds")
+    parser.add_argument("--wait-s", type=float, default=0.13, help="median wait of a tool's call, seconds")
     parser.add_argument("--set", action="append", default=[], help="override of every run, as in twinmill run")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "bench-overlap")
     parser.add_argument("--deadline-s", type=float, default=900.0, help="of one run")

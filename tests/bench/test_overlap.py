@@ -26,7 +26,7 @@ def test_every_run_is_a_possible_one(case, tmp_path):
         config = load_recipe(RECIPE, [*overrides, "rl.window.window=0", *split.overrides()])
         assert config.trainer_threads == split.trainer
         assert {cluster.threads for cluster in config.clusters} == {split.engine}
-    assert config.taskset == {"waits": "waiting:0.08:tinyrepo:0", "compute": "tinyrepo:1"}[case]
+    assert config.taskset == {"waits": "waiting:0.08:tinyrepo:0", "compute": "tinyrepo:2"}[case]
     assert config.machine == "namespace", "machines are real in either case"
 
 

@@ -40,6 +40,7 @@ WRONG = {
     "no such backend": (("engine.backend=gpu",), "engine: engine.backend = 'gpu': there are core, torch"),
     "below 0": (("rl.window.window=-1",), "rl.window: window and age_limit must be at least 0"),
     "no machines": (("rollout.machines=0",), "rollout.machines is 0; it must be at least 1"),
+    "no turns": (("harness.turns=0",), "harness.turns is 0; it must be at least 1"),
     "no deadline": (("hang_s=0",), "hang_s is 0.0; it must be above 0, in seconds"),
     "nothing on": (ALL_OFF, "nothing to do: .* switch one on"),
     "sft alone": (("experts=null",), "sft is on but experts is off: .* set experts, or sft to None"),
