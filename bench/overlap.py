@@ -6,9 +6,9 @@ Both are ordinary runs of recipes/overlap.py; only `rl.window.window` and, for w
 training may use every core for either mill in turn, so window 0 gets the best of all splits of threads between trainer
 and engines, found by short runs; window 2 keeps the recipe's.
 
-    compute    tinyrepo:2 with a model that knows nothing and takes eight times as long a token as models/nano, one turn an
-               attempt: machines have next to nothing to do, all that counts is model work. Turns end by chance, so that
-               lengths spread as they do in reality: a tenth below 20 tokens, half below 150, a tenth above 700
+    compute    tinyrepo:2 with a model that knows nothing, all of whose 23M parameters every token uses, one turn an attempt:
+               machines have next to nothing to do, what counts is model work. Turns end by chance, so that lengths
+               spread as they do in reality: a tenth below 20 tokens, half below 130, a tenth above 640
     waits      task set waiting:tinyrepo:0 at temperature 1: every call of a tool takes a declared lognormal time, p99/p50 =
                20. The trainer is the slower mill here (unshared prompts, a reference in the reward): whether it ever waits
                says something about the window only where it is not starved for lack of engines.

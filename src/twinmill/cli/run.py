@@ -105,7 +105,7 @@ def _revision(recipe: Path) -> str:
 
 KEEP_FREED = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """of glibc's allocator, for the trainer: every microbatch takes the same memory as the one before. Given back to the system in
-between, it came again page by page, for a fifth of the trainer's processor time; an arena for each thread kept twice as much"""
+between, it comes again page by page, which took a fifth of the trainer's processor time (docs/LOG.md)"""
 
 
 def specs(folder: RunFolder) -> tuple[tuple[ProcessSpec, ...], str]:

@@ -48,9 +48,8 @@ def model_shape(folder: Path | str, sample: int = 1 << 22) -> ModelShape:
     params = {True: 0, False: 0}
     layers: dict[str, int] = {}  # mixture layer -> its experts
     config = _config(Path(folder))
-    depth = int(
-        config.get("num_hidden_layers") or sys.maxsize
-    )  # layers beyond it predict further tokens, and do not serve
+    # layers beyond it predict further tokens, and do not serve
+    depth = int(config.get("num_hidden_layers") or sys.maxsize)
     for file in tensor_files(folder):
         for name, info in file.tensors.items():
             if info.dtype in SOURCES:

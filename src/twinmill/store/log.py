@@ -9,6 +9,7 @@ never changed or removed.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -93,8 +94,9 @@ class Lane:
         if self._unsure is None or self._unsure == data:
             return
         key = indexed(self._prefix, self.next)
-        if self._blobs.exists(key) and self._blobs.get(key) == seal(key, self._unsure):
-            self._found[self._unsure] = self._advance()
+        with suppress(NotFound):
+            if self._blobs.get(key) == seal(key, self._unsure):
+                self._found[self._unsure] = self._advance()
         self._unsure = None
 
     def _advance(self) -> LogPos:
