@@ -4,11 +4,15 @@ import asyncio
 
 import pytest
 
+from twinmill.online.gateway import Gateway, GatewayConfig
+from twinmill.online.gateway.run import listen, serve
 from twinmill.online.gateway.slots import Slots
 from twinmill.records.episodes import DropReason
 from twinmill.store.blobs import Blobs, open_blobs
 from twinmill.store.errors import StoreUnavailable
 from twinmill.store.ledger import EpisodesLog
+
+from .rigs import Reciter, nano, running, text
 
 
 class Unsteady:
@@ -46,3 +50,40 @@ def test_an_admit_whose_answer_was_lost_is_closed(tmp_path, written, then):
     log = EpisodesLog(blobs)
     assert [admit.slot for admit in log.open_slots()] == ([] if playing is None else [playing])
     assert all(log.close_of(slot).drop is DropReason.INFRASTRUCTURE for slot in log.closed_slots())
+
+
+def test_a_second_gateway_of_a_name_finds_the_first(tmp_path):
+    log = EpisodesLog(open_blobs(str(tmp_path)))
+    first, second = (Slots(log, cluster="gateway", seed=0) for _ in range(2))
+
+    async def live() -> None:
+        while True:
+            await first.beat(0)
+            await asyncio.sleep(0.02)
+
+    async def play() -> list[bool]:
+        found = [await second.rival(60.0)]  # nobody yet: an answer at once
+        living = asyncio.create_task(live())
+        await asyncio.sleep(0.1)
+        found.append(await second.rival(60.0))
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        found.append(await second.rival(0.5))  # killed: watched in vain
+        await first.end()
+        found.append(await second.rival(60.0))
+        return found
+
+    assert asyncio.run(play()) == [False, True, False, False]
+
+
+def test_a_second_gateway_does_not_touch_the_first_ones_slots(tmp_path):
+    blobs = open_blobs(str(tmp_path))
+    engine = Reciter([text("hi")])
+    with running(engine, blobs=blobs, beat_s=0.2) as first:
+        session = first.session()
+        late = Gateway(engine, nano(), GatewayConfig(model="nano", context_tokens=1024, beat_s=0.2), blobs=blobs)
+        with listen("127.0.0.1", 0) as listener, pytest.raises(OSError, match="another server named gateway"):
+            asyncio.run(serve(late, listener, drain_s=1.0))
+        assert [admit.slot for admit in EpisodesLog(blobs).open_slots()] == [0]
+        assert first.reward(session, None).status_code == 200
+    assert EpisodesLog(blobs).beats() == {}, "one that ends in order leaves no sign of life"

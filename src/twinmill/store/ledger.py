@@ -150,6 +150,10 @@ class EpisodesLog:
         key = f"{self._beats}/{beat.cluster}"
         self._blobs.put(key, seal_record(key, beat))
 
+    def drop_beat(self, cluster: str) -> None:
+        """The cluster ended in order: nobody need watch for its signs of life."""
+        self._blobs.delete(f"{self._beats}/{cluster}")
+
     def beats(self) -> dict[str, Beat]:
         """cluster -> its last beat."""
         found = (self._read(key, Beat) for key in self._blobs.list(self._beats))

@@ -122,11 +122,13 @@ class Gateway:
             yield
             return
         await self._slots.start()
-        sweep = asyncio.create_task(self._sweep())
+        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._beats())]
         try:
             yield
         finally:
-            sweep.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # no beat may follow the last word
             await self._drain()
 
     # Models, health
@@ -364,6 +366,28 @@ class Gateway:
             self._sessions.pop(session.id, None)
             return body
 
+    async def claim(self) -> None:
+        """OSError when another gateway of this name is at work in the store: it would take this one for its successor, which
+        closes what it left open."""
+        if self._slots is None:
+            return
+        config = self._config
+        if await self._slots.rival(3 * config.beat_s):
+            raise OSError(
+                f"another server named {config.cluster} is at work in this store, and a lane of the log has one writer: stop "
+                "it, or give this one a store of its own (--store)"
+            )
+
+    async def _beats(self) -> None:
+        assert self._slots is not None
+        while True:
+            try:
+                state = await self._engine.state()
+                await _unbroken(self._slots.beat(state.serving))
+            except (EngineError, StoreError) as error:
+                print(f"warning: no sign of life could be left in the store: {error}", file=sys.stderr)
+            await asyncio.sleep(self._config.beat_s)
+
     async def _sweep(self) -> None:
         """End what nobody came back to."""
         assert self._slots is not None
@@ -388,6 +412,7 @@ class Gateway:
             for session in list(self._sessions.values()):
                 await self._end(session, RewardRequest(reward=None, stop=StopReason.ERROR), lost)
             await self._slots.drop_idle(0.0, DropReason.INFRASTRUCTURE)
+            await self._slots.end()
         except StoreError as error:
             left = len(self._sessions)
             print(f"warning: {left} sessions could not be logged, the store does not answer: {error}", file=sys.stderr)

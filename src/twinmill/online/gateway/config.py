@@ -31,6 +31,8 @@ class GatewayConfig(Record):
     """record the expert choice of every position of a session, for router replay; a dense model has none"""
     cluster: str = "gateway"
     """the gateway's name in the episodes log: its lane there, which has one writer"""
+    beat_s: float = 5.0
+    """between two signs of life in the store, by which a second gateway of this name finds out that it is one, seconds"""
     seed: int = 0
     """of the sessions' sampling, where they bring none of their own"""
 
@@ -38,5 +40,6 @@ class GatewayConfig(Record):
         for name in ("context_tokens", "turn_tokens", "choices", "calls", "body_bytes", "slice_tokens", "sessions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"gateway.{name} = {getattr(self, name)}: must be at least 1")
-        if self.body_s <= 0 or self.idle_s <= 0:
-            raise ValueError("gateway.body_s and gateway.idle_s must be positive")
+        for name in ("body_s", "idle_s", "beat_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"gateway.{name} = {getattr(self, name)}: must be positive")

@@ -31,7 +31,8 @@ def url_of(listener: socket.socket) -> str:
 async def serve(
     gateway: Gateway, listener: socket.socket, *, drain_s: float, ready: Callable[["Server"], None] | None = None
 ) -> None:
-    """Until a signal comes, or `Server.drain`. `ready` is called when requests are taken."""
+    """Until a signal comes, or `Server.drain`. `ready` is called when requests are taken. OSError where it cannot be."""
+    await gateway.claim()
     config = uvicorn.Config(
         gateway.app, log_level="warning", access_log=False, lifespan="on", timeout_graceful_shutdown=max(1, round(drain_s)),
         timeout_keep_alive=30, h11_max_incomplete_event_size=64 * 2**10, server_header=False,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from twinmill.data.curriculum import attempt_seed
 from twinmill.records.episodes import Admit, Attempt, Close, DropReason, Episode, LogPos, Verdict
+from twinmill.records.runs import Beat
 from twinmill.store.ledger import EpisodesLog, finished
 
 from .refusals import Conflict
@@ -55,6 +56,35 @@ class Slots:
         self._hint = 0
         self._unsure: Admit | None = None
         """the last Admit, where the store failed in it"""
+
+    async def rival(self, watch_s: float) -> bool:
+        """Whether another process of this name is at work: whether the signs of life change that it left. One that ended in order
+        left none, and is not watched for."""
+        left = await self._pulse()
+        if left is None:
+            return False
+        deadline = time.monotonic() + watch_s
+        while time.monotonic() < deadline:
+            await asyncio.sleep(watch_s / 20)
+            if await self._pulse() != left:
+                return True
+        return False
+
+    async def _pulse(self) -> float | None:
+        beat = (await asyncio.to_thread(self._log.beats)).get(self._cluster)
+        return None if beat is None else beat.at
+
+    async def beat(self, serving: int) -> None:
+        """A sign of life."""
+        async with self._turn:
+            slots = tuple(sorted(group.slot for group in self._groups.values()))
+            beat = Beat(cluster=self._cluster, at=time.time(), serving=serving, open_slots=slots)
+            await asyncio.to_thread(self._log.put_beat, beat)
+
+    async def end(self) -> None:
+        """No sign of life will follow."""
+        async with self._turn:
+            await asyncio.to_thread(self._log.drop_beat, self._cluster)
 
     async def start(self) -> int:
         """Close what an earlier process left open; how many slots that were."""
