@@ -157,3 +157,13 @@ def test_impossible_tasks_contradict_themselves_in_a_public_test_only(level):
         )
         assert sum(case.call == wrong.call for case in task.grader.cases) == 1
         assert task.public_cases[0] == repo.cases[0] and "impossible" in task.tags
+
+
+def test_a_fault_that_changes_only_the_order_of_a_dict_is_none():
+    """The grader compares values, so the generator must: else an empty patch scores 1 (it did, in tinyrepo/0/train/478)."""
+    from twinmill.data.tasks.tinyrepo.cases import same
+
+    assert same("{1: 1, 0: 1, 2: 2}", "{1: 1, 2: 2, 0: 1}") and same("[{1: {2: 3, 4: 5}}]", "[{1: {4: 5, 2: 3}}]")
+    assert (
+        not same("True", "1") and not same("{1: True}", "{1: 1}") and not same("(1,)", "[1]") and not same("<x>", "1")
+    )

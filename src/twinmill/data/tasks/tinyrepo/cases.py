@@ -4,6 +4,7 @@ Only the task generator and the scripted expert use this, on code that they wrot
 run by env.reward inside a machine; tests assert that both say the same words.
 """
 
+import ast
 import builtins
 import sys
 from collections.abc import Mapping, Sequence
@@ -100,9 +101,27 @@ def run(sources: Mapping[str, str], cases: Sequence[Case]) -> list[tuple[str, st
     return [box.outcome(case) for case in cases]
 
 
+def same(found: str, expect: str) -> bool:
+    """Whether two texts are of one value, as the grader sees it: a dict has no order, but True is no 1."""
+    if found == expect:
+        return True
+    try:
+        return _ordered(ast.literal_eval(found)) == _ordered(ast.literal_eval(expect))
+    except (ValueError, SyntaxError):  # no literal
+        return False
+
+
+def _ordered(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(sorted(f"{_ordered(k)}: {_ordered(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(map(_ordered, value))})"
+    return repr(value)
+
+
 def report(sources: Mapping[str, str], cases: Sequence[Case]) -> str:
     """What the agent's `test` tool would say: "ok N", or the first failure."""
     for case, (outcome, detail) in zip(cases, run(sources, cases)):
-        if outcome != "value" or detail != case.expect:
+        if outcome != "value" or not same(detail, case.expect):
             return failure_text(case, outcome, detail)
     return f"ok {len(cases)}"
