@@ -46,6 +46,8 @@ MUST = {
 }
 START_S = 60.0
 """what a run may take beside its RL: start, report, end"""
+RESUMABLE = ("checkpoints", "clusters", "store")
+"""of a run's folder: half a gigabyte, which is removed when its metrics were read; they and the report stay"""
 HEAVY = {
     "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 4,
     "num_experts": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 3584, "max_position_embeddings": 4096,
@@ -152,11 +154,7 @@ class Case:
         folder = self.folder / self.name / label.replace(" ", "-").replace(",", "")
         run = play(RECIPE, folder, overrides, deadline_s or self.deadline_s)
         trace = Trace.read(run)
-        for part in (
-            "checkpoints",
-            "clusters",
-            "store",
-        ):  # half a gigabyte that nobody resumes; metrics and report stay
+        for part in RESUMABLE:
             shutil.rmtree(run / part)
         print(
             f"{self.name}, {label}: {trace.wall_s:.1f} s, {trace.step_s:.2f} s a step, trainer waits "

@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-from twinmill.cli.run import KEEP_FREED, specs
-
-from .conftest import Finished
+from tests.cases.real import SMOKE
+from twinmill.cli.run import KEEP_FREED, create, specs
 
 FAULTS = """
 import resource, torch
@@ -25,9 +25,9 @@ def faults(env: dict[str, str]) -> int:
     return int(done.stdout)
 
 
-def test_the_trainer_keeps_the_memory_that_it_has_freed(finished: Finished) -> None:
+def test_the_trainer_keeps_the_memory_that_it_has_freed(tmp_path: Path) -> None:
     """The same work again takes pages from the system only without the setting."""
-    processes, _ = specs(finished.folder)
+    processes, _ = specs(create(SMOKE, tmp_path, (), keep=("midtrain", "sft", "rl")))
     (trainer,) = [spec for spec in processes if spec.name == "trainer"]
     assert trainer.env == KEEP_FREED
     assert faults(trainer.env) * 20 < faults({})

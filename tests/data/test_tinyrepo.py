@@ -5,12 +5,18 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from itertools import product
 
 import pytest
 
 from twinmill.data.curriculum import attempt_seed, task_of
 from twinmill.data.tasks.tinyrepo import PUBLIC, TinyRepo, cases, faults, functions
 from twinmill.data.tasks.tinyrepo.expert import Style, plan
+from twinmill.env.reward.cases import passed
+from twinmill.env.reward.channel import Lines
+from twinmill.env.reward.values_guest import canonical, encode
+from twinmill.records.machines import ExecResult
+from twinmill.records.tasks import Case
 
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
@@ -159,11 +165,31 @@ def test_impossible_tasks_contradict_themselves_in_a_public_test_only(level):
         assert task.public_cases[0] == repo.cases[0] and "impossible" in task.tags
 
 
-def test_a_fault_that_changes_only_the_order_of_a_dict_is_none():
-    """The grader compares values, so the generator must: else an empty patch scores 1 (it did, in tinyrepo/0/train/478)."""
-    from twinmill.data.tasks.tinyrepo.cases import same
+TEXTS = (
+    "{1: 1, 0: 1, 2: 2}", "{1: 1, 2: 2, 0: 1}", "[{1: {2: 3, 4: 5}}]", "[{1: {4: 5, 2: 3}}]", "{'b', 'a'}", "{'a', 'b'}",
+    "{1}", "{1: 1}", "{1: True}", "True", "1", "1.0", "-0.0", "0.0",
+    "(1,)", "[1]", "(1, 2)", "(2, 1)", "'1'", "None", "{}", "[]", "<x>",
+)  # fmt: skip
 
-    assert same("{1: 1, 0: 1, 2: 2}", "{1: 1, 2: 2, 0: 1}") and same("[{1: {2: 3, 4: 5}}]", "[{1: {4: 5, 2: 3}}]")
+
+def test_generator_and_grader_agree_on_what_is_one_value():
+    """Else a fault that changes only the order of a dict is a task, and an empty patch scores 1 (tinyrepo/0/train/478 was one)."""
+
+    def graded(found: str, expect: str) -> bool:
+        try:
+            value = canonical(encode(ast.literal_eval(found)))
+        except (ValueError, SyntaxError):
+            return False
+        line = {"id": "t", "value": value, "shown": found}
+        lines = Lines(ExecResult(stdout="", stderr="", return_code=0), {"t": line})
+        return passed(Case(id="t", module="m", call="f()", expect=expect), lines)
+
+    for found, expect in product(TEXTS, TEXTS):
+        if found != "<x>":  # no literal: the guest sends no value of it
+            assert cases.same(found, expect) == graded(found, expect), (found, expect)
     assert (
-        not same("True", "1") and not same("{1: True}", "{1: 1}") and not same("(1,)", "[1]") and not same("<x>", "1")
+        cases.same(*TEXTS[:2])
+        and cases.same("<x>", "<x>")
+        and not cases.same("<x>", "1")
+        and not cases.same("True", "1")
     )

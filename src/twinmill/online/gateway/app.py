@@ -367,8 +367,8 @@ class Gateway:
             return body
 
     async def claim(self) -> None:
-        """OSError when another gateway of this name is at work in the store: it would take this one for its successor, which
-        closes what it left open."""
+        """OSError when another gateway of this name is at work in the store: this one would take it for its dead predecessor, and
+        close what it has open."""
         if self._slots is None:
             return
         config = self._config

@@ -102,7 +102,8 @@ def run(sources: Mapping[str, str], cases: Sequence[Case]) -> list[tuple[str, st
 
 
 def same(found: str, expect: str) -> bool:
-    """Whether two texts are of one value, as the grader sees it: a dict has no order, but True is no 1."""
+    """Whether two texts are of one value, as the grader sees it (env/reward/values_guest.py, which this room may not import; a
+    test holds the two together): dicts and sets have no order, but True is no 1."""
     if found == expect:
         return True
     try:
@@ -114,6 +115,8 @@ def same(found: str, expect: str) -> bool:
 def _ordered(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(sorted(f"{_ordered(k)}: {_ordered(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, set):
+        return "{" + ", ".join(sorted(map(_ordered, value))) + "}"
     if isinstance(value, list | tuple):
         return f"{type(value).__name__}({', '.join(map(_ordered, value))})"
     return repr(value)
